@@ -1,0 +1,1 @@
+"""Terminal interface and command line; knows widgets and words, not arrays."""

@@ -1,0 +1,4 @@
+"""The engine's only door: load GGUF models, ask them, watch them. Imports nothing of `app`.
+
+Everything a front end needs is named here; other modules of `engine` are private to it.
+"""

@@ -1,0 +1,107 @@
+"""What a caller may choose, as frozen dataclasses: loading, sampling and one request.
+
+Knows names, ranges and defaults; does not know files, models or threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Precision(StrEnum):
+    """How activations and the KV cache are held while the model runs."""
+
+    FAST = "fast"
+    """Activations rounded to 8 bits in blocks of 16 for the quantised products; KV in float16."""
+    FLOAT = "float"
+    """float32 activations and float32 KV throughout; slower, used to prove the model code."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is opened."""
+
+    path: Path
+    """The GGUF file."""
+    context: int | None = None
+    """KV cache length in tokens; None takes the smaller of the model's own and 4,096."""
+    threads: int | None = None
+    """Threads of the CPU kernels; None takes the physical cores this process may use."""
+    precision: Precision = Precision.FAST
+    """Arithmetic of activations and KV."""
+    chunk: int = 512
+    """Prompt tokens per prefill step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn. Raises ValueError naming the field when a value is out of range.
+
+    Order of the chain: penalties, top-k, typical, top-p, min-p, temperature, draw.
+    """
+
+    temperature: float = 0.7
+    """0 is greedy; the seed is then ignored."""
+    top_k: int = 40
+    """Keep the k most probable tokens; 0 keeps all."""
+    top_p: float = 0.95
+    """Keep the smallest set with at least this probability; 1 keeps all."""
+    min_p: float = 0.05
+    """Drop tokens below this share of the best one's probability; 0 keeps all."""
+    typical_p: float = 1.0
+    """Locally typical sampling mass; 1 keeps all."""
+    repeat_penalty: float = 1.0
+    """Divides (or multiplies, if negative) the logits of ids in the window; 1 is off."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of every id in the window."""
+    frequency_penalty: float = 0.0
+    """Subtracted once per occurrence in the window."""
+    penalty_window: int = 64
+    """How many of the last ids the penalties look at; 0 is off."""
+    seed: int | None = None
+    """Seed of the PCG64 generator; None draws a fresh one, which the statistics report."""
+
+    def __post_init__(self) -> None:
+        """Check every range."""
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_k", 0, 1 << 30),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("typical_p", 0.0, 1.0),
+            ("repeat_penalty", 0.01, 100.0),
+            ("presence_penalty", -100.0, 100.0),
+            ("frequency_penalty", -100.0, 100.0),
+            ("penalty_window", 0, 1 << 30),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}: it must lie between {low} and {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: str
+    """system, user or assistant."""
+    content: str
+    """Plain text, exactly as typed or generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One thing to answer: a conversation, or a raw prompt to continue."""
+
+    messages: tuple[Message, ...] = ()
+    """The conversation, oldest first; rendered through the model's chat template."""
+    prompt: str | None = None
+    """Raw text to continue instead of a conversation; no template is applied."""
+    sampling: SamplingParams = SamplingParams()
+    """How to draw tokens."""
+    max_tokens: int | None = None
+    """Upper bound of reply tokens; None stops at the end of the context."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the reply; they are not part of it."""

@@ -1,0 +1,205 @@
+"""What the engine shows to the outside: replies that grow, and an immutable snapshot of its state.
+
+The engine never calls its reader. A `Reply` is append-only and its reader keeps an offset, so nothing is
+ever dropped; the `EngineSnapshot` is swapped by reference. Knows no terminal and no model arithmetic.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.config import Request
+from engine.errors import EngineError
+
+
+class FinishReason(StrEnum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    """The model ended its turn, or a stop string was met."""
+    LENGTH = "length"
+    """max_tokens or the context was reached."""
+    CANCELLED = "cancelled"
+    """The person stopped it; the text so far is kept."""
+    ERROR = "error"
+    """It failed; `Reply.error` says why; the text so far is kept."""
+
+
+class ReplyStatus(StrEnum):
+    """Where a reply stands."""
+
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStats:
+    """Counts and times of one reply; times in seconds."""
+
+    prompt_tokens: int = 0
+    """Ids of the whole prompt, cached ones included."""
+    cached_tokens: int = 0
+    """Ids of the prompt that were already in the KV cache."""
+    prefilled_tokens: int = 0
+    """Ids of the prompt computed so far; ends at prompt_tokens - cached_tokens."""
+    completion_tokens: int = 0
+    """Ids drawn so far, the stop id not counted."""
+    prefill_s: float = 0.0
+    """From the start of prefill to its end."""
+    decode_s: float = 0.0
+    """From the first drawn id to the last."""
+    ttft_s: float = 0.0
+    """From `Engine.ask` to the first id; 0 while there is none."""
+    seed: int = 0
+    """The seed that was used."""
+
+    @property
+    def prefill_tok_s(self) -> float:
+        """Computed prompt tokens per second."""
+        return self.prefilled_tokens / self.prefill_s if self.prefill_s > 0 else 0.0
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Decode steps per second; the first id comes from prefill and is not counted."""
+        steps = self.completion_tokens - 1
+        return steps / self.decode_s if self.decode_s > 0 and steps > 0 else 0.0
+
+
+class Reply:
+    """A reply that grows. The engine thread writes; any thread reads, keeping its own offset."""
+
+    def __init__(self, request: Request) -> None:
+        """Create a queued reply to `request`."""
+        self.request = request
+        self.status = ReplyStatus.QUEUED
+        self.finish_reason: FinishReason | None = None
+        self.error: EngineError | None = None
+        self.stats = GenerationStats()
+        self.token_ids: list[int] = []
+        self._parts: list[str] = []
+        self._condition = threading.Condition()
+        self._cancel = threading.Event()
+
+    # -- for the reader
+
+    def read(self, offset: int) -> tuple[str, int]:
+        """Return the text that came after `offset` (0 at first) and the next offset."""
+        parts = self._parts[offset:]
+        return "".join(parts), offset + len(parts)
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self._parts)
+
+    @property
+    def done(self) -> bool:
+        """Whether the reply has ended, for whatever reason."""
+        return self.status is ReplyStatus.DONE
+
+    def wait(self, offset: int, timeout: float | None = None) -> bool:
+        """Block until there is text after `offset` or the reply is done; False on timeout."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self.done or len(self._parts) > offset, timeout)
+
+    def cancel(self) -> None:
+        """Ask the engine to stop this reply; the text so far is kept. Safe from any thread, idempotent."""
+        self._cancel.set()
+
+    # -- for the engine thread
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancel.is_set()
+
+    def update(self, status: ReplyStatus, stats: GenerationStats) -> None:
+        """Replace status and statistics."""
+        with self._condition:
+            self.status, self.stats = status, stats
+            self._condition.notify_all()
+
+    def append(self, text: str, token_ids: list[int], stats: GenerationStats) -> None:
+        """Add newly drawn ids and the text they complete (may be empty)."""
+        with self._condition:
+            self.token_ids.extend(token_ids)
+            if text:
+                self._parts.append(text)
+            self.status, self.stats = ReplyStatus.DECODE, stats
+            self._condition.notify_all()
+
+    def finish(self, reason: FinishReason, stats: GenerationStats, error: EngineError | None = None) -> None:
+        """End the reply."""
+        with self._condition:
+            self.finish_reason, self.error, self.stats = reason, error, stats
+            self.status = ReplyStatus.DONE
+            self._condition.notify_all()
+
+
+class EngineState(StrEnum):
+    """What the engine thread is doing."""
+
+    EMPTY = "empty"
+    LOADING = "loading"
+    READY = "ready"
+    GENERATING = "generating"
+    FAILED = "failed"
+    """The last load failed; `EngineSnapshot.error` says why."""
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Facts about the loaded model, for people and for `inspect`."""
+
+    path: Path
+    name: str
+    """general.name, or the file's stem; untrusted text."""
+    architecture: str
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    n_parameters: int
+    quantisation: str
+    """The quant type that holds most bytes, such as Q4_K."""
+    file_bytes: int
+    training_context: int
+    """Context the model was trained for, in tokens."""
+    max_context: int
+    """Context reserved now, in tokens."""
+    kv_bytes: int
+    has_template: bool
+    """False for a base model: plain completion is offered instead of chat."""
+    template_origin: str
+    """Where the chat template comes from, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """The engine's state at one moment; compare `seq` to see whether anything changed."""
+
+    seq: int = 0
+    state: EngineState = EngineState.EMPTY
+    model: ModelInfo | None = None
+    load_stage: str = ""
+    """What loading is doing, in words."""
+    load_progress: float = 0.0
+    """0 to 1."""
+    backend: str = ""
+    """Which backend computes, such as 'cpu avx512'."""
+    backend_reason: str = ""
+    """Why this one, in words."""
+    threads: int = 0
+    context_used: int = 0
+    """Tokens in the KV cache."""
+    queued: int = 0
+    """Replies waiting."""
+    notices: tuple[str, ...] = ()
+    """Fallbacks and other things a person should know; never silent."""
+    error: str = ""
+    """Why the last load failed."""

@@ -1,0 +1,1 @@
+"""Arithmetic on bytes: quant blocks and shapes, no models."""

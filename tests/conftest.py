@@ -1,0 +1,38 @@
+"""Fixtures that find the shared data and real models, or skip and say why."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of reference logits, vocabularies and templates."""
+    path = Path(os.environ.get("TIERCEL_SHARED", REPO.parent / "shared")) / "data"
+    if not path.is_dir():
+        pytest.skip(f"no shared data at {path}: set TIERCEL_SHARED to its parent folder")
+    return path
+
+
+def _model(name: str) -> Path:
+    path = Path(os.environ.get("TIERCEL_MODELS", REPO / ".cache" / "models")) / name
+    if not path.is_file():
+        pytest.skip(f"no {name} in {path.parent}: run `make test-models`, or set TIERCEL_MODELS")
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The starter model, SmolLM2-135M-Instruct Q4_1."""
+    return _model("smollm2.gguf")
+
+
+@pytest.fixture(scope="session")
+def gemma3_path() -> Path:
+    """Gemma-3-270M Q4_K_M, a base model for tests."""
+    return _model("gemma3-270m.gguf")

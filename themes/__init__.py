@@ -1,0 +1,1 @@
+"""Colour themes as TOML files; data only."""
