@@ -2,3 +2,29 @@
 
 Everything a front end needs is named here; other modules of `engine` are private to it.
 """
+
+from engine.errors import (
+    CancelledError,
+    ContextError,
+    EngineError,
+    GGUFError,
+    KernelError,
+    ModelNotFoundError,
+    ReferenceFileError,
+    TemplateError,
+    TokenizerError,
+    UnsupportedModelError,
+)
+
+__all__ = [
+    "CancelledError",
+    "ContextError",
+    "EngineError",
+    "GGUFError",
+    "KernelError",
+    "ModelNotFoundError",
+    "ReferenceFileError",
+    "TemplateError",
+    "TokenizerError",
+    "UnsupportedModelError",
+]

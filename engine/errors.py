@@ -1,6 +1,7 @@
 """The exception tree of the engine, drawn once.
 
     EngineError                  base; its text is one line written for the person at the keyboard
+    ├── ModelNotFoundError       no model file is where, or is called what, the person said
     ├── GGUFError                a model file is damaged, hostile or not a GGUF file
     ├── UnsupportedModelError    a sound file whose architecture, tensor type or tokenizer we do not run
     ├── TokenizerError           the vocabulary in the file cannot be used
@@ -18,6 +19,10 @@ from __future__ import annotations
 
 class EngineError(Exception):
     """Anything the engine reports to a person: one line, with the next step."""
+
+
+class ModelNotFoundError(EngineError):
+    """What was typed names no model file, or more than one."""
 
 
 class GGUFError(EngineError):
