@@ -1,0 +1,71 @@
+"""What a backend does for the model: three steps over arrays, and room for keys and values.
+
+Knows shapes; does not know tokens as text, sampling or sessions. A backend owns the arithmetic, never the policy.
+Letters: T tokens of this call, D hidden size, V vocabulary, R rows asked for.
+
+A backend is built as `XBackend(weights: ModelWeights, config: ModelConfig, ..., precision: Precision)`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.kv_cache import KVCache
+
+Float32Array = npt.NDArray[np.float32]
+TokenIds = npt.NDArray[np.int32]
+CancelFlag = npt.NDArray[np.int32]
+"""One element: 0 goes on, anything else stops the running call within a tile. Any thread may write it."""
+
+
+def new_cancel_flag() -> CancelFlag:
+    """A flag that is not set."""
+    return np.zeros(1, np.int32)
+
+
+class Backend(Protocol):
+    """The arithmetic of one loaded model. One thread calls it."""
+
+    @property
+    def name(self) -> str:
+        """Backend and variant, such as 'cpu avx512' or 'numpy'."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why this backend and variant computes, in words."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Threads it computes on."""
+        ...
+
+    def new_kv(self, max_context: int) -> KVCache:
+        """Reserve a cache for this many positions."""
+        ...
+
+    def embed(self, token_ids: TokenIds) -> Float32Array:
+        """Look up the ids, [T] int32 -> [T, D], the embedding scale applied."""
+        ...
+
+    def layers(
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelFlag
+    ) -> None:
+        """Run layers first..last-1 over x [T, D] in place (C-contiguous), at positions start_pos onwards.
+
+        Writes keys and values of those positions into kv; what kv held after them is lost.
+        Raises CancelledError when the flag is set: x and the cache from start_pos on are then undefined.
+        """
+        ...
+
+    def head(self, x: Float32Array) -> Float32Array:
+        """Final norm and output projection of the rows given, [R, D] -> logits [R, V]; x is left alone."""
+        ...
+
+    def close(self) -> None:
+        """Stop its threads and let go of the weights; idempotent."""
+        ...
