@@ -19,7 +19,7 @@ from kernels.quant_types import QuantType
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """One rotary embedding: angle of pair i at position p is p * frequency_scale / (base^(2i/dim) * factor_i)."""
+    """One rotary embedding; pair i turns by frequency_scale / (base^(2i/dim) * factor_i) per position."""
 
     dim: int
     """Leading elements of each head that are rotated; even."""
@@ -33,7 +33,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything the arithmetic of one model depends on. Letters: D hidden, H heads, K KV heads, E head dim."""
+    """Everything that the arithmetic of one model depends on."""
 
     architecture: str
     n_layers: int
@@ -81,7 +81,7 @@ def read_model_config(gguf: GGUFFile) -> ModelConfig:
     traits = ARCHITECTURES.get(name)
     if traits is None:
         raise UnsupportedModelError(
-            f"{gguf.path}: architecture '{name}' is not supported; choose a model of "
+            f"{gguf.path}: architecture {name!r} is not supported; choose a model of "
             f"{' or '.join(ARCHITECTURES)} architecture"
         )
     _refuse_variants(gguf, name)
@@ -167,7 +167,8 @@ def _frequency_scale(gguf: GGUFFile, name: str) -> float:
         return 1.0
     if kind not in ("none", "linear"):
         raise UnsupportedModelError(
-            f"{gguf.path}: {name}.rope.scaling.type is '{kind}': only linear is supported; choose another model"
+            f"{gguf.path}: {name}.rope.scaling.type is {kind!r}, and only 'linear' is supported; "
+            "choose another model"
         )
     return 1.0 / _positive(gguf, f"{name}.rope.scaling.factor", legacy)
 
@@ -203,7 +204,8 @@ def _vocab_size(gguf: GGUFFile) -> int:
     info = gguf.tensors.get("token_embd.weight")
     if info is None:
         raise UnsupportedModelError(
-            f"{gguf.path}: tensor token_embd.weight is missing (a file with only a vocabulary?); choose a whole model"
+            f"{gguf.path}: tensor token_embd.weight is missing (a file with only a vocabulary?); "
+            "choose a whole model"
         )
     return info.shape[0]
 

@@ -31,10 +31,13 @@ class Weight(NamedTuple):
 
 
 class ModelWeights(Mapping[str, Weight]):
-    """GGUF tensor name -> `Weight`; raises UnsupportedModelError when the file lacks one or has a stranger."""
+    """GGUF tensor name -> `Weight`, checked when made: the file has every tensor of the model and no other."""
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
-        """Check every tensor's presence, shape and type; bytes are touched only when asked for."""
+        """Check presence, shape and type of every tensor; raises UnsupportedModelError naming the first at fault.
+
+        Bytes are touched only when asked for.
+        """
         self._gguf = gguf
         self._shapes = expected_shapes(config)
         for name, shape in self._shapes.items():
@@ -43,14 +46,14 @@ class ModelWeights(Mapping[str, Weight]):
             if name not in self._shapes and not name.startswith(_IGNORED):
                 # Leaving it out would compute another model than the file describes.
                 raise UnsupportedModelError(
-                    f"{gguf.path}: tensor {name} has no place in the {config.architecture} architecture as "
+                    f"{gguf.path}: tensor {name!r} has no place in the {config.architecture} architecture as "
                     "supported here; choose another model"
                 )
 
     def __getitem__(self, name: str) -> Weight:
         """The tensor's bytes, shape and type."""
         info = self._gguf.tensors[name]
-        return Weight(self._gguf.tensor_bytes(name), self._shapes[name], QuantType(info.quant_type))
+        return Weight(self._gguf.tensor_bytes(name), self._shapes[name], info.quant_type)
 
     def __iter__(self) -> Iterator[str]:
         """Names, in the order in which a forward pass uses them."""
@@ -105,11 +108,13 @@ def _check(gguf: GGUFFile, name: str, shape: Shape) -> None:
         raise UnsupportedModelError(f"{gguf.path}: tensor {name} is missing; get another copy of the model")
     if info.shape != shape:
         raise UnsupportedModelError(
-            f"{gguf.path}: tensor {name} has shape {info.shape}, expected {shape}; get another copy of the model"
+            f"{gguf.path}: tensor {name} has shape {info.shape}, expected {shape}; "
+            "get another copy of the model"
         )
+    # Vectors are F32 in every file that ggml itself can run.
     readable = (QuantType.F32,) if len(shape) == 1 else tuple(QuantType)
-    if info.quant_type not in readable:
+    if info.type_id not in readable:
         raise UnsupportedModelError(
-            f"{gguf.path}: tensor {name} has type {info.quant_type!r}, which is not supported here; "
+            f"{gguf.path}: tensor {name} has type {info.type_name}, which is not supported here; "
             "choose another quantisation of the model"
         )

@@ -1,6 +1,6 @@
 """What a backend does for the model: three steps over arrays, and room for keys and values.
 
-Knows shapes; does not know tokens as text, sampling or sessions. A backend owns the arithmetic, never the policy.
+Knows shapes; does not know tokens as text, sampling or sessions. A backend owns arithmetic, never policy.
 Letters: T tokens of this call, D hidden size, V vocabulary, R rows asked for.
 
 A backend is built as `XBackend(weights: ModelWeights, config: ModelConfig, ..., precision: Precision)`.

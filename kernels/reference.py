@@ -1,0 +1,104 @@
+"""Every operation in NumPy, written to be checked by eye: the oracle of the native kernels.
+
+Knows arrays and quant blocks; does not know models. Also what serves where no compiler exists, so no
+operation expands a whole matrix at once. Letters: T tokens, H heads, K KV heads, E head dim, S positions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.quant_types import QuantType, row_bytes
+from kernels.reference_quants import Bytes, Floats, dequantize
+
+_EXPANDED_ELEMENTS = 1 << 22
+"""How much of a matrix is expanded to float32 at a time: 16 MiB."""
+
+
+def embedding(token_ids: npt.NDArray[np.int32], data: Bytes, quant_type: QuantType, n_columns: int) -> Floats:
+    """Rows of a quantised matrix: ids [T] -> [T, n_columns]."""
+    rows = data.reshape(-1, row_bytes(quant_type, n_columns))[token_ids]
+    return dequantize(rows.reshape(-1), quant_type).reshape(len(token_ids), n_columns)
+
+
+def matmul(x: Floats, data: Bytes, quant_type: QuantType) -> Floats:
+    """x [T, columns] times the transpose of a quantised matrix [rows, columns] -> [T, rows]."""
+    n_tokens, n_columns = x.shape
+    rows = data.reshape(-1, row_bytes(quant_type, n_columns))
+    out = np.empty((n_tokens, len(rows)), np.float32)
+    step = max(1, _EXPANDED_ELEMENTS // n_columns)
+    for first in range(0, len(rows), step):
+        part = dequantize(rows[first : first + step].reshape(-1), quant_type).reshape(-1, n_columns)
+        np.matmul(x, part.T, out=out[:, first : first + step])
+    return out
+
+
+def rmsnorm(x: Floats, weight: Floats, eps: float) -> Floats:
+    """x / sqrt(mean(x^2) + eps) * weight along the last axis."""
+    mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    return x / np.sqrt(mean_square + np.float32(eps)) * weight
+
+
+def rope(x: Floats, cos: Floats, sin: Floats, *, neox: bool) -> Floats:
+    """Rotate the first 2P elements of every head: x [T, heads, E], cos and sin [T, P] -> [T, heads, E].
+
+    Pairs are elements i and i + P when `neox`, otherwise 2i and 2i + 1.
+    """
+    n_pairs = cos.shape[1]
+    first, second = (
+        (slice(0, n_pairs), slice(n_pairs, 2 * n_pairs))
+        if neox
+        else (slice(0, 2 * n_pairs, 2), slice(1, 2 * n_pairs, 2))
+    )
+    a, b = x[..., first], x[..., second]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    out = x.copy()
+    out[..., first] = a * cos - b * sin
+    out[..., second] = a * sin + b * cos
+    return out
+
+
+def softmax(x: Floats) -> Floats:
+    """Along the last axis; -inf has probability 0."""
+    shifted = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    return shifted / np.sum(shifted, axis=-1, keepdims=True, dtype=np.float32)
+
+
+def attention(
+    queries: Floats,
+    keys: npt.NDArray[np.floating],
+    values: npt.NDArray[np.floating],
+    start_pos: int,
+    window: int,
+    scale: float,
+) -> Floats:
+    """Causal attention of queries [T, H, E] at start_pos onwards to keys and values [K, S, E] -> [T, H, E].
+
+    H / K neighbouring query heads share a KV head. A query at position p sees positions p - window + 1 to p,
+    or all up to p when `window` is 0. S is start_pos + T.
+    """
+    n_tokens, n_heads, head_dim = queries.shape
+    n_kv_heads, n_positions, _ = keys.shape
+    grouped = queries.reshape(n_tokens, n_kv_heads, n_heads // n_kv_heads, head_dim)
+    distance = start_pos + np.arange(n_tokens)[:, None] - np.arange(n_positions)[None, :]
+    hidden = (distance < 0) | (distance >= window) if window else distance < 0
+    out = np.empty_like(grouped)
+    for head in range(n_kv_heads):
+        scores = np.einsum("tge,se->gts", grouped[:, head], keys[head].astype(np.float32), optimize=True)
+        weights = softmax(np.where(hidden, np.float32(-np.inf), scores * np.float32(scale)))
+        out[:, head] = np.einsum("gts,se->tge", weights, values[head].astype(np.float32), optimize=True)
+    return out.reshape(n_tokens, n_heads, head_dim)
+
+
+def swiglu(gate: Floats, up: Floats) -> Floats:
+    """silu(gate) * up."""
+    # exp of a large -gate overflows to inf, and gate / inf is the right 0.
+    with np.errstate(over="ignore"):
+        return gate / (1 + np.exp(-gate)) * up
+
+
+def geglu(gate: Floats, up: Floats) -> Floats:
+    """gelu(gate) * up, with the tanh approximation of GELU."""
+    inner = np.float32(0.7978845608028654) * (gate + np.float32(0.044715) * gate**3)  # sqrt(2 / pi)
+    return np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
