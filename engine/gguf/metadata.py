@@ -1,0 +1,180 @@
+"""The key/value section of a GGUF file: value types, lazy arrays and the reading of both.
+
+Knows how values are stored; does not know what any key means. Single values are decoded at once, arrays are
+located and checked against the end of the file but not decoded before they are asked for.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Called by `reader`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import GGUFError
+from engine.gguf.cursor import MAX_NAME_BYTES, U64, Cursor, shown
+
+
+class ValueType(IntEnum):
+    """The type of a value; the number is the one in the file."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+_NUMBERS: dict[ValueType, tuple[struct.Struct, np.dtype[np.generic]]] = {
+    value_type: (struct.Struct("<" + letter), np.dtype("<" + name))
+    for value_type, letter, name in (
+        (ValueType.UINT8, "B", "u1"),
+        (ValueType.INT8, "b", "i1"),
+        (ValueType.UINT16, "H", "u2"),
+        (ValueType.INT16, "h", "i2"),
+        (ValueType.UINT32, "I", "u4"),
+        (ValueType.INT32, "i", "i4"),
+        (ValueType.FLOAT32, "f", "f4"),
+        (ValueType.BOOL, "B", "u1"),
+        (ValueType.UINT64, "Q", "u8"),
+        (ValueType.INT64, "q", "i8"),
+        (ValueType.FLOAT64, "d", "f8"),
+    )
+}
+
+_MIN_PAIR_BYTES = 8 + 4 + 1
+"""The shortest key/value pair: length of the key, type, one byte."""
+MAX_KEYS = 65_536
+"""Key/value pairs of a file; real files have less than 100."""
+
+
+class LazyArray:
+    """An array of a GGUF file, located but not decoded. Keeps the file mapped as long as it lives."""
+
+    def __init__(self, key: str, element_type: ValueType, count: int, cursor: Cursor) -> None:
+        """Locate `count` items at the cursor, which moves past them."""
+        self.key = key
+        self.element_type = element_type
+        self._count = count
+        self._file = cursor
+        self._start = cursor.position
+        if element_type is ValueType.STRING:
+            cursor.skip_strings(count, f"key {shown(key)}")
+        else:
+            cursor.position += count * _NUMBERS[element_type][0].size
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return self._count
+
+    def __repr__(self) -> str:
+        """Name key, type and length."""
+        return f"<{self.key}: {len(self)} x {self.element_type.name}>"
+
+    def to_list(self) -> list[str] | list[int] | list[float] | list[bool]:
+        """Decode every item; strings that are not UTF-8 raise GGUFError naming their index."""
+        if self.element_type is ValueType.STRING:
+            return self.to_strings()
+        numbers = self.to_numpy()
+        if self.element_type is ValueType.BOOL:
+            return [bool(number) for number in numbers]
+        return numbers.tolist()  # type: ignore[no-any-return]  # numpy types tolist() as Any
+
+    def to_strings(self) -> list[str]:
+        """Decode an array of strings; GGUFError when it holds numbers or bytes that are not UTF-8."""
+        if self.element_type is not ValueType.STRING:
+            raise self._wrong_type("strings")
+        buffer, position, strings = self._file.buffer, self._start, []
+        for index in range(self._count):
+            start = position + 8
+            position = start + U64.unpack_from(buffer, position)[0]
+            try:
+                strings.append(buffer[start:position].decode("utf-8"))
+            except UnicodeDecodeError:
+                # Decode once more with the item's name, which would be slow to build for every item.
+                strings.append(
+                    self._file.decode(buffer[start:position], f"item {index} of {shown(self.key)}")
+                )
+        return strings
+
+    def to_numpy(self) -> NDArray[np.generic]:
+        """View an array of numbers, read-only, little-endian, booleans as uint8; GGUFError for strings."""
+        if self.element_type is ValueType.STRING:
+            raise self._wrong_type("numbers")
+        dtype = _NUMBERS[self.element_type][1]
+        return np.frombuffer(self._file.buffer, dtype, self._count, self._start)
+
+    def _wrong_type(self, expected: str) -> GGUFError:
+        return self._file.fault(f"key {shown(self.key)} holds {self.element_type.name} items, not {expected}")
+
+
+Value = bool | int | float | str | LazyArray
+
+
+def describe(value: Value) -> str:
+    """Show a value in a message: strings quoted and cut, arrays by type and length."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, LazyArray):
+        return f"an array of {len(value)} {value.element_type.name}"
+    return str(value)
+
+
+def read_metadata(cursor: Cursor, n_keys: int) -> dict[str, Value]:
+    """Read `n_keys` pairs at the cursor, in file order; duplicate keys are refused."""
+    metadata: dict[str, Value] = {}
+    for index in range(n_keys):
+        key = cursor.text(f"key {index}", MAX_NAME_BYTES)
+        if key in metadata:
+            raise cursor.fault(f"key {shown(key)} is there twice")
+        metadata[key] = _read_value(cursor, key)
+    return metadata
+
+
+def read_key_count(cursor: Cursor) -> int:
+    """Read the number of pairs that the header announces."""
+    return cursor.count("the number of keys", _MIN_PAIR_BYTES, MAX_KEYS)
+
+
+def _read_type(cursor: Cursor, what: str) -> ValueType:
+    number = cursor.u32(what)
+    try:
+        return ValueType(number)
+    except ValueError:
+        raise cursor.fault(f"{what} is {number}, which GGUF does not have") from None
+
+
+def _read_value(cursor: Cursor, key: str) -> Value:
+    what = f"key {shown(key)}"
+    value_type = _read_type(cursor, f"type of {what}")
+    if value_type is ValueType.ARRAY:
+        return _read_array(cursor, key, what)
+    if value_type is ValueType.STRING:
+        return cursor.text(what)
+    value = cursor.scalar(_NUMBERS[value_type][0], what)
+    if value_type is ValueType.BOOL:
+        if value not in (0, 1):
+            raise cursor.fault(f"{what} is {value}: a boolean is 0 or 1")
+        return bool(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise cursor.fault(f"{what} is {value}: a finite number was expected")
+    return value
+
+
+def _read_array(cursor: Cursor, key: str, what: str) -> LazyArray:
+    element_type = _read_type(cursor, f"item type of {what}")
+    if element_type is ValueType.ARRAY:
+        raise cursor.fault(f"{what} is an array of arrays, which no model file needs")
+    item_bytes = 8 if element_type is ValueType.STRING else _NUMBERS[element_type][0].size
+    return LazyArray(key, element_type, cursor.count(f"length of {what}", item_bytes), cursor)
