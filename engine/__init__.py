@@ -1,8 +1,10 @@
 """The engine's only door: load GGUF models, ask them, watch them. Imports nothing of `app`.
 
-Everything a front end needs is named here; other modules of `engine` are private to it.
+Everything a front end needs is named here; other modules of `engine` are private to it. Importing this
+package stays cheap (standard library only): the interface paints before numpy and the model code load.
 """
 
+from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
 from engine.errors import (
     CancelledError,
     ContextError,
@@ -15,15 +17,36 @@ from engine.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
+from engine.events import (
+    EngineSnapshot,
+    EngineState,
+    FinishReason,
+    GenerationStats,
+    ModelInfo,
+    Reply,
+    ReplyStatus,
+)
 
 __all__ = [
     "CancelledError",
     "ContextError",
     "EngineError",
+    "EngineSnapshot",
+    "EngineState",
+    "FinishReason",
     "GGUFError",
+    "GenerationStats",
     "KernelError",
+    "LoadOptions",
+    "Message",
+    "ModelInfo",
     "ModelNotFoundError",
+    "Precision",
     "ReferenceFileError",
+    "Reply",
+    "ReplyStatus",
+    "Request",
+    "SamplingParams",
     "TemplateError",
     "TokenizerError",
     "UnsupportedModelError",
