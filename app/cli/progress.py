@@ -1,0 +1,46 @@
+"""A progress bar on standard error, drawn only where a person watches; knows numbers and a width."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+_REDRAW_S = 0.1
+_BAR_CELLS = 24
+
+
+class ProgressBar:
+    """Redraws one line in place; stays silent when the stream is not a terminal."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Draw on `stream`, standard error by default."""
+        self._stream = stream or sys.stderr
+        self._visible = self._stream.isatty()
+        self._started = time.monotonic()
+        self._drawn = 0.0
+        self._label = ""
+
+    def update(self, label: str, done: int, total: int) -> None:
+        """Show `done` of `total` bytes; at most ten times a second, and at every new label."""
+        now = time.monotonic()
+        if not self._visible or (label == self._label and now - self._drawn < _REDRAW_S):
+            return
+        self._label, self._drawn = label, now
+        line = label
+        if total > 0:
+            filled = _BAR_CELLS * min(done, total) // total
+            rate = done / max(now - self._started, 1e-3)
+            line += f" [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {done / 1e6:.1f} of {total / 1e6:.1f} MB"
+            line += f", {rate / 1e6:.1f} MB/s"
+        self._write(line[: shutil.get_terminal_size().columns - 1])
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._visible and self._label:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"\r\x1b[K{line}")
+        self._stream.flush()

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import io
+
+from app.cli.progress import ProgressBar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_nothing_is_drawn_where_nobody_watches() -> None:
+    stream = io.StringIO()
+    bar = ProgressBar(stream)
+    bar.update("x", 1, 2)
+    bar.close()
+    assert stream.getvalue() == ""
+
+
+def test_a_terminal_sees_a_bar_that_fits_and_is_cleared_in_the_end() -> None:
+    stream = Terminal()
+    bar = ProgressBar(stream)
+    bar.update("model: downloading", 50_000_000, 100_000_000)
+    line = stream.getvalue()
+    assert "50.0 of 100.0 MB" in line and "############............" in line
+    assert len(line) <= 80 + len("\r\x1b[K")
+    bar.close()
+    assert stream.getvalue().endswith("\r\x1b[K")
+
+
+def test_redrawing_is_limited_but_a_new_label_is_shown_at_once() -> None:
+    stream = Terminal()
+    bar = ProgressBar(stream)
+    for done in range(1000):
+        bar.update("a", done, 1000)
+    bar.update("b", 1000, 1000)
+    assert stream.getvalue().count("\r") <= 3
