@@ -26,6 +26,7 @@ from engine.events import (
     Reply,
     ReplyStatus,
 )
+from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
 
 __all__ = [
     "CancelledError",
@@ -35,8 +36,10 @@ __all__ = [
     "EngineState",
     "FinishReason",
     "GGUFError",
+    "GGUFFile",
     "GenerationStats",
     "KernelError",
+    "LazyArray",
     "LoadOptions",
     "Message",
     "ModelInfo",
@@ -48,6 +51,8 @@ __all__ = [
     "Request",
     "SamplingParams",
     "TemplateError",
+    "TensorInfo",
     "TokenizerError",
     "UnsupportedModelError",
+    "open_gguf",
 ]

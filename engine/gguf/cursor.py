@@ -61,13 +61,13 @@ class Cursor:
         """Make the error for a fault in this file."""
         return fault(self.path, message)
 
-    def scalar(self, layout: struct.Struct, what: str) -> int | float:
+    def scalar(self, layout: struct.Struct, what: str) -> int | float | bool:
         """Read one number; `what` names it in the error."""
         if layout.size > self.remaining:
             raise self.fault(f"{what} is cut off at byte {self.end}")
         (value,) = layout.unpack_from(self.buffer, self.position)
         self.position += layout.size
-        return value  # type: ignore[no-any-return]  # struct is untyped; the layouts hold one number
+        return value  # type: ignore[no-any-return]  # struct is untyped; every layout holds one number
 
     def u32(self, what: str) -> int:
         """Read an unsigned 32-bit integer."""

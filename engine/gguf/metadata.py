@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import struct
 from enum import IntEnum
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from engine.errors import GGUFError
 from engine.gguf.cursor import MAX_NAME_BYTES, U64, Cursor, shown
+
+if TYPE_CHECKING:  # numpy takes 0.1 s to import, and a list of models or `inspect` needs none
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class ValueType(IntEnum):
@@ -36,21 +38,19 @@ class ValueType(IntEnum):
     FLOAT64 = 12
 
 
-_NUMBERS: dict[ValueType, tuple[struct.Struct, np.dtype[np.generic]]] = {
-    value_type: (struct.Struct("<" + letter), np.dtype("<" + name))
-    for value_type, letter, name in (
-        (ValueType.UINT8, "B", "u1"),
-        (ValueType.INT8, "b", "i1"),
-        (ValueType.UINT16, "H", "u2"),
-        (ValueType.INT16, "h", "i2"),
-        (ValueType.UINT32, "I", "u4"),
-        (ValueType.INT32, "i", "i4"),
-        (ValueType.FLOAT32, "f", "f4"),
-        (ValueType.BOOL, "B", "u1"),
-        (ValueType.UINT64, "Q", "u8"),
-        (ValueType.INT64, "q", "i8"),
-        (ValueType.FLOAT64, "d", "f8"),
-    )
+# struct's letter of each number type, which numpy understands as well; both little-endian by "<".
+_NUMBERS: dict[ValueType, struct.Struct] = {
+    ValueType.UINT8: struct.Struct("<B"),
+    ValueType.INT8: struct.Struct("<b"),
+    ValueType.UINT16: struct.Struct("<H"),
+    ValueType.INT16: struct.Struct("<h"),
+    ValueType.UINT32: struct.Struct("<I"),
+    ValueType.INT32: struct.Struct("<i"),
+    ValueType.FLOAT32: struct.Struct("<f"),
+    ValueType.BOOL: struct.Struct("<?"),
+    ValueType.UINT64: struct.Struct("<Q"),
+    ValueType.INT64: struct.Struct("<q"),
+    ValueType.FLOAT64: struct.Struct("<d"),
 }
 
 _MIN_PAIR_BYTES = 8 + 4 + 1
@@ -72,7 +72,7 @@ class LazyArray:
         if element_type is ValueType.STRING:
             cursor.skip_strings(count, f"key {shown(key)}")
         else:
-            cursor.position += count * _NUMBERS[element_type][0].size
+            cursor.position += count * _NUMBERS[element_type].size
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -86,10 +86,8 @@ class LazyArray:
         """Decode every item; strings that are not UTF-8 raise GGUFError naming their index."""
         if self.element_type is ValueType.STRING:
             return self.to_strings()
-        numbers = self.to_numpy()
-        if self.element_type is ValueType.BOOL:
-            return [bool(number) for number in numbers]
-        return numbers.tolist()  # type: ignore[no-any-return]  # numpy types tolist() as Any
+        letter = _NUMBERS[self.element_type].format[1:]
+        return list(struct.unpack_from(f"<{self._count}{letter}", self._file.buffer, self._start))
 
     def to_strings(self) -> list[str]:
         """Decode an array of strings; GGUFError when it holds numbers or bytes that are not UTF-8."""
@@ -109,10 +107,14 @@ class LazyArray:
         return strings
 
     def to_numpy(self) -> NDArray[np.generic]:
-        """View an array of numbers, read-only, little-endian, booleans as uint8; GGUFError for strings."""
+        """View an array of numbers, 1-D and read-only; GGUFError when it holds strings."""
+        import numpy as np
+
         if self.element_type is ValueType.STRING:
             raise self._wrong_type("numbers")
-        dtype = _NUMBERS[self.element_type][1]
+        if self.element_type is ValueType.BOOL:  # copied: a stored 2 would be neither True nor False to numpy
+            return np.frombuffer(self._file.buffer, np.uint8, self._count, self._start).astype(np.bool_)
+        dtype = np.dtype(_NUMBERS[self.element_type].format)
         return np.frombuffer(self._file.buffer, dtype, self._count, self._start)
 
     def _wrong_type(self, expected: str) -> GGUFError:
@@ -162,11 +164,7 @@ def _read_value(cursor: Cursor, key: str) -> Value:
         return _read_array(cursor, key, what)
     if value_type is ValueType.STRING:
         return cursor.text(what)
-    value = cursor.scalar(_NUMBERS[value_type][0], what)
-    if value_type is ValueType.BOOL:
-        if value not in (0, 1):
-            raise cursor.fault(f"{what} is {value}: a boolean is 0 or 1")
-        return bool(value)
+    value = cursor.scalar(_NUMBERS[value_type], what)
     if isinstance(value, float) and not math.isfinite(value):
         raise cursor.fault(f"{what} is {value}: a finite number was expected")
     return value
@@ -176,5 +174,5 @@ def _read_array(cursor: Cursor, key: str, what: str) -> LazyArray:
     element_type = _read_type(cursor, f"item type of {what}")
     if element_type is ValueType.ARRAY:
         raise cursor.fault(f"{what} is an array of arrays, which no model file needs")
-    item_bytes = 8 if element_type is ValueType.STRING else _NUMBERS[element_type][0].size
+    item_bytes = 8 if element_type is ValueType.STRING else _NUMBERS[element_type].size
     return LazyArray(key, element_type, cursor.count(f"length of {what}", item_bytes), cursor)

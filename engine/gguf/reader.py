@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from engine.gguf.cursor import fault, shown
 from engine.gguf.metadata import LazyArray, Value, describe
 from engine.gguf.part import Part, read_part
 from engine.gguf.split import read_other_parts
 from engine.gguf.tensors import TensorInfo
+
+if TYPE_CHECKING:  # see `metadata`
+    import numpy as np
+    from numpy.typing import NDArray
 
 D = TypeVar("D")
 V = TypeVar("V", bound=Value)
@@ -59,14 +60,16 @@ class GGUFFile:
         self.part_paths: tuple[Path, ...] = tuple(part.path for part in parts)
         self.n_bytes: int = sum(len(part.buffer) for part in parts)
         """Size of all its files."""
-        self._bytes = tuple(np.frombuffer(part.buffer, np.uint8) for part in parts)
+        self._buffers = tuple(part.buffer for part in parts)
 
     def tensor_bytes(self, name: str) -> NDArray[np.uint8]:
         """View the bytes of a tensor in the mapped file, 1-D and read-only; GGUFError when it is missing."""
+        import numpy as np
+
         tensor = self.tensors.get(name)
         if tensor is None:
             raise fault(self.path, f"tensor {shown(name)} is missing")
-        return self._bytes[tensor.part][tensor.offset : tensor.offset + tensor.n_bytes]
+        return np.frombuffer(self._buffers[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
 
     def get_int(self, key: str, default: D | _Missing = REQUIRED) -> int | D:
         """Look up an integer; GGUFError when it has another type, or is missing without a default."""
@@ -103,7 +106,7 @@ class GGUFFile:
 
     def close(self) -> None:
         """Forget the file. Views and arrays already handed out stay valid and keep it mapped."""
-        self.metadata, self.tensors, self._bytes = {}, {}, ()
+        self.metadata, self.tensors, self._buffers = {}, {}, ()
 
     def __enter__(self) -> Self:
         """Return itself; leaving the block closes it."""
