@@ -31,10 +31,10 @@ class Weight(NamedTuple):
 
 
 class ModelWeights(Mapping[str, Weight]):
-    """GGUF tensor name -> `Weight`, checked when made: the file has every tensor of the model and no other."""
+    """GGUF tensor name -> `Weight`; the file has every tensor of the model and no other."""
 
     def __init__(self, gguf: GGUFFile, config: ModelConfig) -> None:
-        """Check presence, shape and type of every tensor; raises UnsupportedModelError naming the first at fault.
+        """Check presence, shape and type of every tensor; UnsupportedModelError names the first at fault.
 
         Bytes are touched only when asked for.
         """

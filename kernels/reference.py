@@ -36,8 +36,9 @@ def matmul(x: Floats, data: Bytes, quant_type: QuantType) -> Floats:
 
 def rmsnorm(x: Floats, weight: Floats, eps: float) -> Floats:
     """x / sqrt(mean(x^2) + eps) * weight along the last axis."""
-    mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    return x / np.sqrt(mean_square + np.float32(eps)) * weight
+    mean_square: Floats = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
+    normed: Floats = x / np.sqrt(mean_square + np.float32(eps))
+    return normed * weight
 
 
 def rope(x: Floats, cos: Floats, sin: Floats, *, neox: bool) -> Floats:
@@ -61,8 +62,9 @@ def rope(x: Floats, cos: Floats, sin: Floats, *, neox: bool) -> Floats:
 
 def softmax(x: Floats) -> Floats:
     """Along the last axis; -inf has probability 0."""
-    shifted = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    return shifted / np.sum(shifted, axis=-1, keepdims=True, dtype=np.float32)
+    weights: Floats = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    weights /= np.sum(weights, axis=-1, keepdims=True, dtype=np.float32)
+    return weights
 
 
 def attention(
@@ -95,10 +97,12 @@ def swiglu(gate: Floats, up: Floats) -> Floats:
     """silu(gate) * up."""
     # exp of a large -gate overflows to inf, and gate / inf is the right 0.
     with np.errstate(over="ignore"):
-        return gate / (1 + np.exp(-gate)) * up
+        activated: Floats = gate / (1 + np.exp(-gate))
+    return activated * up
 
 
 def geglu(gate: Floats, up: Floats) -> Floats:
     """gelu(gate) * up, with the tanh approximation of GELU."""
     inner = np.float32(0.7978845608028654) * (gate + np.float32(0.044715) * gate**3)  # sqrt(2 / pi)
-    return np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
+    activated: Floats = np.float32(0.5) * gate * (1 + np.tanh(inner))
+    return activated * up

@@ -35,7 +35,7 @@ def _nibbles(codes: Bytes) -> Bytes:
 
 def _fifth_bits(packed: Bytes) -> Bytes:
     """32 bits in 4 bytes, least significant first, [N, 4] -> [N, 32], worth 16 each."""
-    return np.unpackbits(packed, axis=-1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=-1, bitorder="little") * np.uint8(16)
 
 
 def _shifted(codes: Bytes, shifts: range) -> Bytes:

@@ -1,0 +1,195 @@
+"""How good a model's distributions are: perplexity over a text, and distance to reference logits.
+
+Knows windows and the measures; does not know where ids come from. Ids are fed in chunks of the caller's
+choosing: chunks of one go through the kernels that decode. Called by `tiercel perplexity` and the tests.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.backends.base import CancelFlag
+from engine.errors import ContextError, ReferenceFileError
+from engine.kv_cache import KVCache
+from engine.model import Transformer
+
+Float64Array = npt.NDArray[np.float64]
+
+_ROWS_AT_ONCE = 32
+"""Distributions in memory at a time: 67 MB of float64 with Gemma's vocabulary of 262,144."""
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """exp of the mean negative log probability of the scored tokens."""
+
+    perplexity: float
+    tokens: int
+    """How many tokens were scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Ours against a reference, over all its positions."""
+
+    perplexity: float
+    """Of the reference's ids under our model; the first id is not scored."""
+    tokens: int
+    """How many positions were compared."""
+    kl_mean: float
+    """KL64 (see `kl64`) in nats."""
+    kl_p99: float
+    kl_max: float
+    top1: float
+    """Share of positions with the same most probable token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What an independent implementation computed for a run of ids."""
+
+    token_ids: npt.NDArray[np.int32]
+    """[T]"""
+    top1: npt.NDArray[np.int32]
+    """[T], the most probable next token."""
+    top_ids: npt.NDArray[np.int32]
+    """[T, 64], the most probable next tokens, best first."""
+    top_logprobs: npt.NDArray[np.float32]
+    """[T, 64], their natural log probabilities."""
+
+
+def measure_perplexity(
+    model: Transformer,
+    token_ids: Sequence[int],
+    kv: KVCache,
+    cancel: CancelFlag,
+    *,
+    window: int,
+    chunk: int,
+    bos_id: int | None,
+) -> Perplexity:
+    """Score a text in overlapping windows, each token once, with at least half a window before it.
+
+    A window is `window` ids long, its BOS (where `bos_id` is given) included. The first half window of the
+    text is therefore not scored; a text no longer than that raises ContextError.
+    """
+    half = window // 2
+    total, count = 0.0, 0
+    for ids in _windows(token_ids, window, bos_id):
+        for position, logprobs in _next_logprobs(model, ids, kv, cancel, chunk, first=half - 1):
+            targets = ids[position + 1 : position + 1 + len(logprobs)]
+            total -= float(logprobs[np.arange(len(targets)), targets].sum())
+            count += len(targets)
+    if not count:
+        raise ContextError(
+            f"the text has {len(token_ids)} tokens and a window of {window} scores those after the first "
+            f"{half}: give a longer text or a smaller -c"
+        )
+    return Perplexity(float(np.exp(total / count)), count)
+
+
+def compare_with_reference(
+    model: Transformer, reference: Reference, kv: KVCache, cancel: CancelFlag, *, chunk: int
+) -> Comparison:
+    """Feed the reference's ids and measure how far our distributions are from its own."""
+    ids = reference.token_ids.tolist()
+    divergences, same, nll = [], 0, 0.0
+    for position, logprobs in _next_logprobs(model, ids, kv, cancel, chunk, first=0):
+        rows = slice(position, position + len(logprobs))
+        divergences.append(kl64(reference.top_ids[rows], reference.top_logprobs[rows], logprobs))
+        same += int(np.sum(logprobs.argmax(axis=1) == reference.top1[rows]))
+        targets = ids[position + 1 : position + 1 + len(logprobs)]
+        nll -= float(logprobs[np.arange(len(targets)), targets].sum())
+    kl = np.concatenate(divergences)
+    return Comparison(
+        perplexity=float(np.exp(nll / max(1, len(ids) - 1))),
+        tokens=len(ids),
+        kl_mean=float(kl.mean()),
+        kl_p99=float(np.percentile(kl, 99)),
+        kl_max=float(kl.max()),
+        top1=same / len(ids),
+    )
+
+
+def kl64(
+    top_ids: npt.NDArray[np.int32], top_logprobs: npt.NDArray[np.float32], logprobs: Float64Array
+) -> Float64Array:
+    """Kullback-Leibler divergence over the reference's 64 best tokens and one bucket for the rest.
+
+    top_ids, top_logprobs [R, 64] from the reference, logprobs [R, V] ours -> [R] nats: sum of
+    p (ln p - ln q), p the reference's, q ours.
+    """
+    log_p = top_logprobs.astype(np.float64)
+    log_q = np.take_along_axis(logprobs, top_ids, axis=1)
+    p_rest, q_rest = (_rest(log_x) for log_x in (log_p, log_q))
+    top: Float64Array = np.sum(np.exp(log_p) * (log_p - log_q), axis=1)
+    rest: Float64Array = p_rest * (np.log(p_rest) - np.log(q_rest))
+    return top + rest
+
+
+def _rest(log_x: Float64Array) -> Float64Array:
+    """Probability of everything else; float32 references round sums of almost 1 to 1 or a little above."""
+    rest: Float64Array = np.maximum(1.0 - np.exp(log_x).sum(axis=1), 1e-10)
+    return rest
+
+
+def read_reference(path: Path, vocab_size: int) -> Reference:
+    """Read a NumPy archive with token_ids, top1, top_ids and top_logprobs; other arrays are not looked at.
+
+    Raises ReferenceFileError when it is not such an archive or its ids do not belong to this vocabulary.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            reference = Reference(
+                arrays["token_ids"].astype(np.int32),
+                arrays["top1"].astype(np.int32),
+                arrays["top_ids"].astype(np.int32),
+                arrays["top_logprobs"].astype(np.float32),
+            )
+    except FileNotFoundError:
+        raise ReferenceFileError(f"{path}: no such file; give the path of a reference .npz") from None
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ReferenceFileError(
+            f"{path}: not a file of reference logits ({error}); expected an .npz with token_ids, top1, "
+            "top_ids and top_logprobs"
+        ) from None
+    n_tokens = reference.token_ids.size
+    shapes = [reference.token_ids.shape, reference.top1.shape, reference.top_ids.shape]
+    if not n_tokens or shapes != [(n_tokens,), (n_tokens,), reference.top_logprobs.shape]:
+        raise ReferenceFileError(f"{path}: its arrays have different lengths; get another copy of it")
+    for ids in (reference.token_ids, reference.top1, reference.top_ids):
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            raise ReferenceFileError(
+                f"{path}: it holds token id {ids.max()}, and this model's vocabulary ends at "
+                f"{vocab_size - 1}: it belongs to another model"
+            )
+    return reference
+
+
+def _windows(token_ids: Sequence[int], window: int, bos_id: int | None) -> Iterator[list[int]]:
+    """Windows that each score what the one before did not reach; the last one may be shorter."""
+    bos = [] if bos_id is None else [bos_id]
+    room = window - len(bos)
+    for start in range(0, len(token_ids), window - window // 2):
+        yield bos + list(token_ids[start : start + room])
+        if start + room >= len(token_ids):
+            return
+
+
+def _next_logprobs(
+    model: Transformer, ids: Sequence[int], kv: KVCache, cancel: CancelFlag, chunk: int, first: int
+) -> Iterator[tuple[int, Float64Array]]:
+    """Feed ids in chunks; yield (position, natural log probabilities [R, V] there) from `first` on."""
+    for start in range(0, len(ids), chunk):
+        hidden = model.hidden(ids[start : start + chunk], start, kv, cancel)
+        for row in range(max(0, first - start), len(hidden), _ROWS_AT_ONCE):
+            logits = model.logits(hidden[row : row + _ROWS_AT_ONCE]).astype(np.float64)
+            logits -= logits.max(axis=1, keepdims=True)
+            logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            yield start + row, logits
