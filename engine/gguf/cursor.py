@@ -13,8 +13,6 @@ from pathlib import Path
 
 from engine.errors import GGUFError
 
-Buffer = mmap.mmap | bytes
-
 MAX_NAME_BYTES = 65_535
 """Longest key or tensor name; the format's own limit for keys."""
 MAX_TEXT_BYTES = 16 * 2**20
@@ -44,7 +42,7 @@ def fault(path: Path, message: str, advice: str = DAMAGED) -> GGUFError:
 class Cursor:
     """A position in the bytes of one file. Every method moves it, or raises GGUFError."""
 
-    def __init__(self, path: Path, buffer: Buffer) -> None:
+    def __init__(self, path: Path, buffer: mmap.mmap) -> None:
         """Start at byte 0 of `buffer`; `path` is for messages only."""
         self.path = path
         self.buffer = buffer

@@ -7,7 +7,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Called by `re
 
 from __future__ import annotations
 
-import math
 import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -57,6 +56,8 @@ _MIN_PAIR_BYTES = 8 + 4 + 1
 """The shortest key/value pair: length of the key, type, one byte."""
 MAX_KEYS = 65_536
 """Key/value pairs of a file; real files have less than 100."""
+MAX_ITEMS = 2**24
+"""Items of an array; the largest vocabularies have some 260,000 tokens and 600,000 merges."""
 
 
 class LazyArray:
@@ -80,30 +81,37 @@ class LazyArray:
 
     def __repr__(self) -> str:
         """Name key, type and length."""
-        return f"<{self.key}: {len(self)} x {self.element_type.name}>"
+        return f"<{shown(self.key)}: {len(self)} x {self.element_type.name}>"
 
     def to_list(self) -> list[str] | list[int] | list[float] | list[bool]:
         """Decode every item; strings that are not UTF-8 raise GGUFError naming their index."""
+        return self.first(self._count)
+
+    def first(self, count: int) -> list[str] | list[int] | list[float] | list[bool]:
+        """Decode the first `count` items, or all if there are fewer; errors as for `to_list`."""
+        count = min(count, self._count)
         if self.element_type is ValueType.STRING:
-            return self.to_strings()
+            return self._strings(count)
         letter = _NUMBERS[self.element_type].format[1:]
-        return list(struct.unpack_from(f"<{self._count}{letter}", self._file.buffer, self._start))
+        return list(struct.unpack_from(f"<{count}{letter}", self._file.buffer, self._start))
 
     def to_strings(self) -> list[str]:
         """Decode an array of strings; GGUFError when it holds numbers or bytes that are not UTF-8."""
         if self.element_type is not ValueType.STRING:
             raise self._wrong_type("strings")
+        return self._strings(self._count)
+
+    def _strings(self, count: int) -> list[str]:
         buffer, position, strings = self._file.buffer, self._start, []
-        for index in range(self._count):
+        for index in range(count):
             start = position + 8
             position = start + U64.unpack_from(buffer, position)[0]
             try:
                 strings.append(buffer[start:position].decode("utf-8"))
             except UnicodeDecodeError:
-                # Decode once more with the item's name, which would be slow to build for every item.
-                strings.append(
-                    self._file.decode(buffer[start:position], f"item {index} of {shown(self.key)}")
-                )
+                # Decoded again with the item's name, which would take too long to build for every item.
+                what = f"item {index} of {shown(self.key)}"
+                strings.append(self._file.decode(buffer[start:position], what))
         return strings
 
     def to_numpy(self) -> NDArray[np.generic]:
@@ -164,10 +172,7 @@ def _read_value(cursor: Cursor, key: str) -> Value:
         return _read_array(cursor, key, what)
     if value_type is ValueType.STRING:
         return cursor.text(what)
-    value = cursor.scalar(_NUMBERS[value_type], what)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise cursor.fault(f"{what} is {value}: a finite number was expected")
-    return value
+    return cursor.scalar(_NUMBERS[value_type], what)
 
 
 def _read_array(cursor: Cursor, key: str, what: str) -> LazyArray:
@@ -175,4 +180,5 @@ def _read_array(cursor: Cursor, key: str, what: str) -> LazyArray:
     if element_type is ValueType.ARRAY:
         raise cursor.fault(f"{what} is an array of arrays, which no model file needs")
     item_bytes = 8 if element_type is ValueType.STRING else _NUMBERS[element_type].size
-    return LazyArray(key, element_type, cursor.count(f"length of {what}", item_bytes), cursor)
+    count = cursor.count(f"length of {what}", item_bytes, MAX_ITEMS)
+    return LazyArray(key, element_type, count, cursor)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import GGUFError
-from engine.gguf.cursor import Buffer, Cursor, fault
+from engine.gguf.cursor import Cursor, fault
 from engine.gguf.metadata import Value, describe, read_key_count, read_metadata
 from engine.gguf.tensors import TensorInfo, read_index, read_tensor_count
 
@@ -30,7 +30,7 @@ class Part:
 
     path: Path
     version: int
-    buffer: Buffer
+    buffer: mmap.mmap
     """The mapped file, read-only."""
     metadata: dict[str, Value]
     tensors: dict[str, TensorInfo]
@@ -70,7 +70,7 @@ def _map(path: Path) -> mmap.mmap:
 
 def _read_version(cursor: Cursor) -> int:
     """Check magic and version, and name what else the file may be."""
-    magic = bytes(cursor.buffer[:4])
+    magic = cursor.buffer[:4]
     if magic in _OLD_MAGICS:
         raise _refused(
             cursor, f"holds the old format {magic[::-1].decode()!r}", "take a GGUF file of this model"

@@ -10,6 +10,7 @@ line. A file that another program shortens while it is mapped kills the process 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -77,7 +78,7 @@ class GGUFFile:
 
     def get_float(self, key: str, default: D | _Missing = REQUIRED) -> float | D:
         """Look up a finite number, integers included; errors as for `get_int`."""
-        value = self._get(key, (int, float), "a number", default)
+        value = self._get(key, (int, float), "a finite number", default)
         return float(value) if isinstance(value, int) else value
 
     def get_str(self, key: str, default: D | _Missing = REQUIRED) -> str | D:
@@ -98,9 +99,10 @@ class GGUFFile:
             if isinstance(default, _Missing):
                 raise fault(self.path, f"key {shown(key)} is missing: {expected} was expected")
             return default
+        finite = not isinstance(value, float) or math.isfinite(value)
         # Exact types: a bool is an int in Python, but not in a file.
         for expected_type in types:
-            if type(value) is expected_type:
+            if type(value) is expected_type and finite:
                 return value
         raise fault(self.path, f"key {shown(key)} is {describe(value)}: {expected} was expected")
 
