@@ -27,6 +27,7 @@ from engine.events import (
     ReplyStatus,
 )
 from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
+from engine.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "CancelledError",
@@ -52,7 +53,9 @@ __all__ = [
     "SamplingParams",
     "TemplateError",
     "TensorInfo",
+    "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",
+    "load_tokenizer",
     "open_gguf",
 ]

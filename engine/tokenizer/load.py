@@ -8,9 +8,7 @@ from __future__ import annotations
 from engine.errors import UnsupportedModelError
 from engine.gguf import GGUFFile
 from engine.gguf.cursor import printable, shown
-from engine.tokenizer.bpe import ByteLevelBPE
 from engine.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
-from engine.tokenizer.spm import SentencePiece
 from engine.tokenizer.tokenizer import Tokenizer
 from engine.tokenizer.vocabulary import read_vocabulary
 
@@ -32,7 +30,12 @@ def load_tokenizer(gguf: GGUFFile) -> Tokenizer:
     raise _unsupported(gguf, _MODEL_KEY, kind)
 
 
+# Each kind has a library of its own, some 10 MB; only the one that is needed gets imported.
+
+
 def _byte_level_bpe(gguf: GGUFFile) -> Tokenizer:
+    from engine.tokenizer.bpe import ByteLevelBPE
+
     pre = _pre_tokenizer(gguf)
     vocabulary = read_vocabulary(gguf, default_roles=False)
     add_bos = gguf.get_bool("tokenizer.ggml.add_bos_token", pre.add_bos)
@@ -40,6 +43,8 @@ def _byte_level_bpe(gguf: GGUFFile) -> Tokenizer:
 
 
 def _sentencepiece(gguf: GGUFFile) -> Tokenizer:
+    from engine.tokenizer.spm import SentencePiece
+
     vocabulary = read_vocabulary(gguf, default_roles=True)
     add_bos = gguf.get_bool("tokenizer.ggml.add_bos_token", True)
     return Tokenizer(vocabulary, SentencePiece(gguf, vocabulary), add_bos=add_bos)

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-import numpy as np
-
 from engine.errors import TokenizerError
-from engine.gguf import GGUFFile
+from engine.gguf import GGUFFile, ValueType
 from engine.gguf.cursor import DAMAGED, printable, shown
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
@@ -135,15 +133,16 @@ def _kinds(gguf: GGUFFile, tokens: list[str]) -> bytearray:
         return bytearray([TokenKind.NORMAL]) * len(tokens)
     if len(array) != len(tokens):
         raise _fault(gguf.path, f"{_KINDS_KEY} has {len(array)} items for {len(tokens)} tokens")
-    numbers = array.to_numpy()
-    known = np.isin(numbers, [int(kind) for kind in TokenKind])
-    if not known.all():
-        index = int(np.argmin(known))
-        raise _fault(gguf.path, f"{_KINDS_KEY} is {numbers[index]} for token {index}: 1 to 6 was expected")
-    for index in np.flatnonzero(numbers == TokenKind.BYTE).tolist():
-        if not _is_byte(tokens[index]):
+    if array.element_type in (ValueType.FLOAT32, ValueType.FLOAT64, ValueType.BOOL):
+        raise _fault(gguf.path, f"{_KINDS_KEY} holds {array.element_type.name} items, not integers")
+    numbers: list[int] = array.to_numpy().tolist()
+    known = frozenset(TokenKind)
+    for index, kind in enumerate(numbers):
+        if kind not in known:
+            raise _fault(gguf.path, f"{_KINDS_KEY} is {kind} for token {index}: 1 to 6 was expected")
+        if kind == TokenKind.BYTE and not _is_byte(tokens[index]):
             raise _fault(gguf.path, f"token {index} is typed as a byte but spelled {shown(tokens[index])}")
-    return bytearray(numbers.astype(np.uint8).tobytes())
+    return bytearray(numbers)
 
 
 def _is_byte(text: str) -> bool:
