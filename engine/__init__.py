@@ -4,6 +4,7 @@ Everything a front end needs is named here; other modules of `engine` are privat
 package stays cheap (standard library only): the interface paints before numpy and the model code load.
 """
 
+from engine.chat_template import ChatTemplate, open_template
 from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
 from engine.errors import (
     CancelledError,
@@ -31,6 +32,7 @@ from engine.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "CancelledError",
+    "ChatTemplate",
     "ContextError",
     "EngineError",
     "EngineSnapshot",
@@ -58,4 +60,5 @@ __all__ = [
     "UnsupportedModelError",
     "load_tokenizer",
     "open_gguf",
+    "open_template",
 ]

@@ -7,6 +7,7 @@ import json
 import sys
 
 from app.models import FoundModel, discover
+from app.sanitize import sanitize_line
 
 NAME = "models"
 HELP = "list the models found on this machine"
@@ -39,14 +40,14 @@ def _as_json(model: FoundModel) -> dict[str, object]:
 def _print_table(found: list[FoundModel]) -> None:
     rows = [("NAME", "SIZE", "FROM", "PATH")]
     rows += [
-        (_shown(model.name), f"{model.size / 1e9:.2f} GB", model.origin.value, _shown(str(model.path)))
+        (
+            sanitize_line(model.name),
+            f"{model.size / 1e9:.2f} GB",
+            model.origin.value,
+            sanitize_line(str(model.path)),
+        )
         for model in found
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for name, size, origin, path in rows:
         print(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {origin:<{widths[2]}}  {path}")
-
-
-def _shown(text: str) -> str:
-    """Return `text` without control characters: file names are not ours to trust."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from app.sanitize import sanitize_line
 from engine import EngineError
 
 _POLL_S = 0.1
@@ -101,5 +102,4 @@ def explain(requirement: str, log: str) -> str:
         )
     errors = [line for line in log.splitlines() if line.startswith("ERROR:")] or log.split("\n")
     last = next((line for line in reversed(errors) if line.strip()), "no output")
-    text = "".join(character if character.isprintable() else " " for character in last)[:200]
-    return f"pip could not download {requirement}: {text.removeprefix('ERROR:').strip()}"
+    return f"pip could not download {requirement}: {sanitize_line(last.removeprefix('ERROR:'))[:200]}"
