@@ -154,7 +154,7 @@ def read_reference(path: Path, vocab_size: int) -> Reference:
             )
     except FileNotFoundError:
         raise ReferenceFileError(f"{path}: no such file; give the path of a reference .npz") from None
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ReferenceFileError(
             f"{path}: not a file of reference logits ({error}); expected an .npz with token_ids, top1, "
             "top_ids and top_logprobs"

@@ -1,0 +1,84 @@
+"""The loop: prefill the prompt, then draw an id and decode it, until something ends the reply.
+
+Ids in, ids out. Knows models and caches through `Transformer` and `Session`; does not know text.
+Called by `answer` (requests) and `benchmark`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+from engine.backends.base import CancelFlag, Float32Array
+from engine.errors import ContextError
+from engine.events import FinishReason
+from engine.model import Transformer
+from engine.sampler import Sampler
+from engine.session import Session
+
+
+def prefill(
+    model: Transformer,
+    session: Session,
+    token_ids: Sequence[int],
+    *,
+    chunk: int,
+    cancel: CancelFlag,
+    on_progress: Callable[[int], None],
+) -> Float32Array:
+    """Run ids that follow what the session holds, `chunk` at a time -> logits [V] after the last one.
+
+    Calls on_progress with the number of ids done after each chunk. Raises CancelledError; whole chunks that
+    were done stay in the session.
+    """
+    for start in range(0, len(token_ids), chunk):
+        part = token_ids[start : start + chunk]
+        hidden = model.hidden(part, len(session.ids), session.kv, cancel)
+        session.ids.extend(part)
+        on_progress(start + len(part))
+    logits: Float32Array = model.logits(hidden[-1:])[0]
+    return logits
+
+
+def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelFlag) -> Float32Array:
+    """Run one id -> logits [V] after it."""
+    hidden = model.hidden([token_id], len(session.ids), session.kv, cancel)
+    session.ids.append(token_id)
+    logits: Float32Array = model.logits(hidden)[0]
+    return logits
+
+
+def generate(
+    model: Transformer,
+    session: Session,
+    prompt_ids: Sequence[int],
+    sampler: Sampler,
+    *,
+    max_tokens: int | None,
+    stop_ids: frozenset[int],
+    chunk: int,
+    cancel: CancelFlag,
+    on_prefill: Callable[[int], None],
+) -> Generator[int, None, FinishReason]:
+    """Yield the ids of a reply, the stop id not included; the generator's value is why it ended.
+
+    Reuses what the session already holds of the prompt. Raises ContextError when the prompt leaves no room,
+    CancelledError when the flag is set.
+    """
+    room = session.kv.max_context - len(prompt_ids)
+    if room < 1:
+        raise ContextError(
+            f"the prompt has {len(prompt_ids)} tokens and the context holds {session.kv.max_context}: "
+            "shorten it, or load the model with a larger context (-c)"
+        )
+    n_cached = session.rewind(prompt_ids)
+    logits = prefill(
+        model, session, prompt_ids[n_cached:], chunk=chunk, cancel=cancel, on_progress=on_prefill
+    )
+    for left in range(room if max_tokens is None else min(room, max_tokens), 0, -1):
+        token_id = sampler(logits, session.ids)
+        if token_id in stop_ids:
+            return FinishReason.STOP
+        yield token_id
+        if left > 1:
+            logits = decode_step(model, session, token_id, cancel)
+    return FinishReason.LENGTH

@@ -1,0 +1,40 @@
+"""Tiny models on the NumPy backend, for the engine's own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.backends.numpy_backend import NumpyBackend
+from engine.config import Precision
+from engine.gguf import open_gguf
+from engine.model import Transformer
+from engine.model_config import read_model_config
+from engine.session import Session
+from engine.weights import ModelWeights
+from tests.tiny_gguf import write_tiny_model
+
+OpenModel = Callable[[Path], Transformer]
+
+
+def open_numpy(path: Path, precision: Precision = Precision.FLOAT) -> Transformer:
+    """The model of a file, on the NumPy backend."""
+    gguf = open_gguf(path)
+    config = read_model_config(gguf)
+    return Transformer(config, NumpyBackend(ModelWeights(gguf, config), config, precision))
+
+
+@pytest.fixture(scope="session", params=["llama", "gemma3"])
+def tiny_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    """One tiny model of each architecture; gemma3's window of 16 is shorter than the tests' prompts."""
+    path = tmp_path_factory.mktemp("tiny") / f"{request.param}.gguf"
+    layers = 6 if request.param == "gemma3" else 2  # the sixth sees everything
+    return open_numpy(write_tiny_model(path, architecture=request.param, layers=layers))
+
+
+@pytest.fixture
+def session(tiny_model: Transformer) -> Session:
+    """An empty cache of 96 positions."""
+    return Session(tiny_model.backend.new_kv(96))
