@@ -9,6 +9,7 @@
     ├── ContextError             the prompt does not fit the context, or the context does not fit memory
     ├── KernelError              the native kernels are missing or refused their input
     ├── ReferenceFileError       a reference file for `perplexity` is unusable
+    ├── InputFileError           another file that was named cannot be read, or holds something else
     └── CancelledError           the person stopped the work; never shown as a failure
 
 Every message says what failed, with which value, and what to do next. Knows no terminal and no widget.
@@ -51,6 +52,10 @@ class KernelError(EngineError):
 
 class ReferenceFileError(EngineError):
     """A file of reference logits cannot be read or does not belong to this model."""
+
+
+class InputFileError(EngineError):
+    """A file of text, messages or a template cannot be read or does not hold what it should."""
 
 
 class CancelledError(EngineError):

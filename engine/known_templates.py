@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 _SHIPPED = frozenset(
     {
-        "19eacf64569032f07644ea92c8e2a87af06ee7008147557302c31e474912ca97",  # SmolLM3-3B
+        "cbc1d50f777ec029b33f53b23d7a224cceb65bcc8c7fac54946dbb56514e4d1e",  # SmolLM3-3B
         "87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5",  # Qwen3-0.6B
-        "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f",  # Qwen2.5-7B-Instruct
+        "55b2f4a26ac9ee719330a61a0c39d9e538b0e9322212f048326318cff4f8674a",  # Qwen2.5-7B-Instruct
         "dd2675619a64a449cdcdd2b93e605a0a50764cee41e344f244752bc93643936c",  # DeepSeek-R1-Distill-Llama-8B
         "ecd6ae513fe103f0eb62e8ab5bfa8d0fe45c1074fa398b089c93a7e70c15cfd6",  # gemma-2-2b-it
-        "e10ca381b1ccc5cf9db52e371f3b6651576caee0a630b452e2816b2d404d4b65",  # Llama-3.1-8B, -3.3-70B-Instruct
+        "93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7",  # Llama-3.1-8B, -3.3-70B-Instruct
         "78d976a442bcde2f0be15aafbb8e3050e1104f86732266f68403251b89982a90",  # Phi-3.5-mini-instruct
-        "e4676cb56dffea7782fd3e2b577cfaf1e123537e6ef49b3ec7caa6c095c62272",  # Mistral-Nemo-Instruct-2407
+        "e7deee034838db2bfc7487788a3013d8a307ab69f72f3c54a85f06fd76007d4e",  # Mistral-Nemo-Instruct-2407
         "a4c9919cbbd4acdd51ccffe22da049264b1b73e59055fa58811a99efbd7c8146",  # gpt-oss-120b
         "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788",  # SmolLM2-135M-Instruct
     }
@@ -65,8 +65,8 @@ FALLBACKS = (
 
 
 def checksum(source: str) -> str:
-    """Return the SHA-256 of a template's text."""
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return the SHA-256 of a template's text, without the last line end, which Jinja drops as well."""
+    return hashlib.sha256(source.removesuffix("\n").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 KNOWN = _SHIPPED | {checksum(fallback.source) for fallback in FALLBACKS}
