@@ -1,0 +1,161 @@
+/* Types shared by every file of the extension: matrices, activations, the table of kernels, the thread pool.
+ *
+ * Knows layouts and sizes; does not know Python. Legend: T tokens, K columns of a weight matrix (inputs),
+ * M rows (outputs), HD head dim, S cached length.
+ */
+#ifndef TIERCEL_CPU_H
+#define TIERCEL_CPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ggml's type ids, as in the GGUF file. */
+enum quant_type {
+  TYPE_F32 = 0, TYPE_F16 = 1, TYPE_Q4_0 = 2, TYPE_Q4_1 = 3, TYPE_Q5_0 = 6, TYPE_Q5_1 = 7, TYPE_Q8_0 = 8,
+  TYPE_Q2_K = 10, TYPE_Q3_K = 11, TYPE_Q4_K = 12, TYPE_Q5_K = 13, TYPE_Q6_K = 14, TYPE_BF16 = 30
+};
+
+/* A span is 256 consecutive inputs of a row: one K-quant block, or eight blocks of 32. Inside a span the
+ * activations are rounded in 16 groups of 16. */
+enum { SPAN = 256, GROUP = 16, GROUPS = SPAN / GROUP, LANES = 16 };
+
+/* Which natural group of a span sits in lane l: `lane l = 4g + p holds group 4p + g` falls out of how four
+ * 16-lane products are reduced to one vector (simd_*.h, vi_reduce4). It is its own inverse. */
+static inline int group_of_lane(int lane) { return (lane & 3) * 4 + (lane >> 2); }
+
+static inline int64_t spans_of(int64_t k) { return (k + SPAN - 1) / SPAN; }
+
+/* A packed panel of 16 rows takes this much for each span; as many panels are packed together as keep within a
+ * share of a common L2 cache, so that a block of activations is read once for all of them. */
+enum { PANEL_SPAN_BYTES = SPAN * 16 + 2 * GROUPS * 16 * 4, PANELS_BYTES = 384 << 10, MAX_PANELS = 4 };
+static inline int64_t panels_together(int64_t k) {
+  int64_t n = PANELS_BYTES / (spans_of(k) * PANEL_SPAN_BYTES);
+  return n < 1 ? 1 : n > MAX_PANELS ? MAX_PANELS : n;
+}
+
+struct matrix {
+  const uint8_t *data; /* ggml's row-major blocks, [M, row_bytes] */
+  int type;            /* enum quant_type */
+  int64_t rows, cols;  /* M, K */
+  int64_t row_bytes;
+};
+
+/* One row of activations rounded to 8 bits, padded with zeros to whole spans. Per span 16 entries in lane order. */
+struct rounded {
+  int8_t *q;      /* [spans, 256] natural order */
+  float *scale;   /* [spans, 16]: x = scale * q */
+  float *sum;     /* [spans, 16]: scale * (sum of q), for types with a minimum */
+  int32_t *isum;  /* [spans, 16]: sum of q, for types with a zero point */
+};
+
+/* Activations of T rows in both forms; `rounded` is filled only for matrices that use it. */
+struct activations {
+  const float *x;    /* [T, stride] */
+  int64_t stride;
+  int64_t count;     /* T */
+  int64_t spans;     /* per row */
+  int8_t *q;         /* [T, spans * 256] */
+  float *scale, *sum; /* [T, spans * 16] */
+  int32_t *isum;
+};
+
+static inline struct rounded rounded_row(const struct activations *a, int64_t t) {
+  return (struct rounded){a->q + t * a->spans * SPAN, a->scale + t * a->spans * GROUPS,
+                          a->sum + t * a->spans * GROUPS, a->isum + t * a->spans * GROUPS};
+}
+
+/* The KV cache of one layer. Keys are stored transposed in tiles of TILE positions, so that one query
+ * element multiplies TILE keys at once; tiles sit at absolute positions, which makes a row's result
+ * independent of how the prompt was cut. HDP is head dim rounded up to 16, the rest is zero. */
+enum { TILE = 64, SEGMENT = 256 };
+struct kv_layer {
+  void *keys;       /* [KVH, tiles, HDP, TILE] */
+  void *values;     /* [KVH, tiles, TILE, HDP] */
+  bool half;        /* float16, else float32 */
+  int64_t tiles;    /* capacity / TILE, rounded up */
+  int head_dim, head_dim_padded;
+};
+
+/* Rows of queries that share one KV head: row r is position `start_pos + r / group`, head `r % group`. */
+struct attention {
+  struct kv_layer kv;
+  const float *q;     /* [T, q_stride], heads side by side, scale applied */
+  float *out;         /* [T, q_stride] */
+  int64_t q_stride, start_pos;
+  int64_t window;     /* how many positions back are seen, itself included; 0 is all */
+  int group;          /* query heads for each KV head */
+};
+
+enum { MAX_ROWS = 4 }; /* query rows that one call of `attend` handles together */
+
+/* Running softmax of one query row: out = o / l. */
+struct softmax_state { float m, l; };
+
+/* One table for each instruction set; every function works on a part of the job and is called by any thread. */
+struct kernels {
+  const char *name;
+  void (*round_row)(const float *x, int64_t k, int64_t first_span, int64_t last_span, struct rounded out);
+  /* out[t * ldo + r] for rows r0 <= r < r1; out is indexed by absolute row. */
+  void (*matmul)(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,
+                 int64_t ldo, uint8_t *scratch);
+  void (*matmul_float)(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,
+                       int64_t ldo, uint8_t *scratch);
+  void (*dequantize)(const struct matrix *w, int64_t row, float *out);
+  void (*rmsnorm)(const float *x, const float *weight, int64_t n, float eps, float *out);
+  void (*add)(float *x, const float *y, int64_t n);
+  void (*scale)(float *x, float factor, int64_t n);
+  void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);
+  void (*geglu)(const float *gate, const float *up, int64_t n, float *out);
+  void (*softmax)(const float *x, int64_t n, float *out);
+  void (*rope)(float *x, const float *cos, const float *sin, int64_t half, bool neox);
+  void (*append)(const struct kv_layer *kv, int64_t kv_head, int64_t pos, const float *k, const float *v);
+  /* Rows r0..r0+n over the positions of one segment; state and o (n rows of HDP) are written, not accumulated. */
+  void (*attend)(const struct attention *a, int64_t kv_head, int64_t r0, int n, int64_t segment,
+                 struct softmax_state *state, float *o);
+  void (*merge)(struct softmax_state *into, float *o, const struct softmax_state *from, const float *p, int64_t n);
+};
+
+extern const struct kernels kernels_portable;
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512;
+#endif
+#if defined(__aarch64__)
+extern const struct kernels kernels_neon, kernels_neon_dotprod;
+#endif
+
+/* dispatch.c: the table for `name`, or the best one this processor runs when `name` is NULL; NULL if it cannot. */
+const struct kernels *kernels_select(const char *name);
+
+/* quants.c */
+int64_t block_size(int type);  /* elements of a block; 0 for an unknown type */
+int64_t block_bytes(int type);
+bool is_float_type(int type);
+int64_t matmul_scratch(int64_t cols); /* bytes of scratch for one thread, for matrices up to `cols` inputs */
+
+/* threads.c: a pool whose threads spin briefly, then sleep. All members of a job run the same function. */
+struct pool;
+struct job {
+  void (*run)(void *argument, struct job *job, int thread);
+  void *argument;
+  struct pool *pool;
+  const volatile int32_t *cancel; /* non-zero asks to stop; may be NULL */
+  atomic_long *counters;          /* one for each phase, zero at the start */
+};
+struct pool *pool_new(int threads);
+void pool_free(struct pool *pool);
+int pool_threads(const struct pool *pool);
+void pool_run(struct pool *pool, struct job *job); /* the caller is thread 0 */
+void job_barrier(struct job *job);
+
+static inline bool job_cancelled(const struct job *job) { return job->cancel && *job->cancel; }
+
+/* The next index of phase `phase`, or -1 when all `count` are taken or the job was cancelled. */
+static inline int64_t job_next(struct job *job, int phase, int64_t count) {
+  if (job_cancelled(job)) return -1;
+  int64_t i = atomic_fetch_add_explicit(&job->counters[phase], 1, memory_order_relaxed);
+  return i < count ? i : -1;
+}
+
+#endif

@@ -1,0 +1,440 @@
+/* Whole layers of a decoder in one call: all threads of the pool walk through the phases together.
+ *
+ * A phase is a list of tasks taken from a shared counter; a barrier ends it. No task's result depends on who
+ * takes it. Knows the order of operations; the arithmetic is in the table of kernels.
+ */
+#include "forward.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PHASES = 16 };       /* phases of one layer, at most */
+enum { GEMV_BYTES = 32768 }; /* weights of one task of a decode step */
+enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task */
+
+static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static void *room(int64_t bytes) { return aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64); }
+
+static bool rounded_new(struct activations *a, int64_t tokens, int64_t k) {
+  const int64_t spans = tokens * spans_of(k);
+  a->q = room(spans * SPAN);
+  a->scale = room(spans * GROUPS * 4);
+  a->sum = room(spans * GROUPS * 4);
+  a->isum = room(spans * GROUPS * 4);
+  return a->q && a->scale && a->sum && a->isum;
+}
+static void rounded_free(struct activations *a) {
+  free(a->q);
+  free(a->scale);
+  free(a->sum);
+  free(a->isum);
+}
+
+int64_t model_head_dim_padded(const struct model *m) { return ceil_div(m->size.head_dim, LANES) * LANES; }
+
+/* What one thread needs for any phase. */
+static int64_t scratch_of(int64_t widest, int64_t head_dim_padded) {
+  return ceil_div(at_least(matmul_scratch(widest), (ROWS_OF_TASK + MAX_ROWS) * head_dim_padded * 4), 64) * 64;
+}
+
+struct model *model_new(struct sizes s, const struct kernels *kernels) {
+  struct model *m = calloc(1, sizeof *m);
+  if (!m) return NULL;
+  m->kernels = kernels;
+  m->size = s;
+  const int64_t widest = at_least(at_least(s.hidden, s.ffn), s.heads * s.head_dim), t = s.max_tokens;
+  m->pool = pool_new((int)s.threads);
+  m->tensors = calloc((size_t)(s.layers * LAYER_TENSORS), sizeof *m->tensors);
+  m->windows = calloc((size_t)s.layers, sizeof *m->windows);
+  m->normed = room(t * s.hidden * 4);
+  m->q = room(t * s.heads * s.head_dim * 4);
+  m->k = room(t * s.kv_heads * s.head_dim * 4);
+  m->v = room(t * s.kv_heads * s.head_dim * 4);
+  m->attended = room(t * s.heads * s.head_dim * 4);
+  m->gate = room(t * s.ffn * 4);
+  m->up = room(t * s.ffn * 4);
+  m->update = room(t * s.hidden * 4);
+  m->scratch_bytes = scratch_of(widest, model_head_dim_padded(m));
+  m->scratch = room(m->scratch_bytes * s.threads);
+  m->n_counters = (s.layers + 1) * PHASES;
+  m->counters = calloc((size_t)m->n_counters, sizeof *m->counters);
+  if (rounded_new(&m->rounded, t, widest) && m->pool && m->tensors && m->windows && m->normed && m->q && m->k && m->v &&
+      m->attended && m->gate && m->up && m->update && m->scratch && m->counters)
+    return m;
+  model_free(m);
+  return NULL;
+}
+
+void model_free(struct model *m) {
+  if (m->pool) pool_free(m->pool);
+  rounded_free(&m->rounded);
+  void *const all[] = {m->tensors, m->windows, m->normed, m->q,  m->k,       m->v,      m->attended,
+                       m->gate,    m->up,      m->update, m->partial, m->states, m->scratch, m->counters};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+  free(m);
+}
+
+/* ---- phases */
+
+struct walk { /* one thread's way through the phases */
+  const struct kernels *kernels;
+  struct job *job;
+  int phase, threads;
+  uint8_t *scratch;
+};
+
+static void next_phase(struct walk *w) {
+  job_barrier(w->job);
+  w->phase++;
+}
+
+static bool uses_rounded(const struct matrix *w, bool float_precision) { return !float_precision && !is_float_type(w->type); }
+
+struct product {
+  const struct matrix *w;
+  float *out;
+};
+
+/* Rows of one task: a decode step by bytes, several columns by panels, and enough tasks for every thread. */
+static int64_t rows_of_task(const struct matrix *w, int64_t tokens, int threads) {
+  int64_t rows = tokens == 1 ? at_least(GEMV_BYTES / w->row_bytes, 1) : panels_together(w->cols) * 16;
+  const int64_t smallest = tokens == 1 ? 4 : 16;
+  while (rows > smallest && ceil_div(w->rows, rows) < 4 * threads) rows /= 2;
+  return ceil_div(at_least(rows, smallest), smallest) * smallest;
+}
+
+static void multiply(struct walk *w, const struct product *products, int n, const struct activations *a,
+                     bool float_precision) {
+  int64_t step[3], tasks[3], total = 0;
+  for (int i = 0; i < n; i++) {
+    step[i] = rows_of_task(products[i].w, a->count, w->threads);
+    tasks[i] = ceil_div(products[i].w->rows, step[i]);
+    total += tasks[i];
+  }
+  for (int64_t task; (task = job_next(w->job, w->phase, total)) >= 0;) {
+    int i = 0;
+    while (task >= tasks[i]) task -= tasks[i++];
+    const struct matrix *m = products[i].w;
+    const int64_t r0 = task * step[i], r1 = at_most(r0 + step[i], m->rows);
+    (uses_rounded(m, float_precision) ? w->kernels->matmul : w->kernels->matmul_float)(m, a, r0, r1, products[i].out,
+                                                                                      m->rows, w->scratch);
+  }
+  next_phase(w);
+}
+
+static void round_rows(struct walk *w, const struct activations *a, int64_t k) {
+  const int64_t parts = a->count == 1 ? at_most(w->threads, a->spans) : 1, step = ceil_div(a->spans, parts);
+  for (int64_t task; (task = job_next(w->job, w->phase, a->count * parts)) >= 0;) {
+    const int64_t t = task / parts, first = task % parts * step;
+    w->kernels->round_row(a->x + t * a->stride, k, first, at_most(first + step, a->spans), rounded_row(a, t));
+  }
+  next_phase(w);
+}
+
+struct layers_run {
+  struct model *model;
+  const struct pass *pass;
+};
+
+static struct activations over(const struct model *m, const float *x, int64_t k, int64_t tokens) {
+  struct activations a = m->rounded;
+  a.x = x;
+  a.stride = k;
+  a.count = tokens;
+  a.spans = spans_of(k);
+  return a;
+}
+
+static const float *norm_weight(const struct matrix *w) { return (const float *)w->data; }
+
+/* Norm of each head, rotation, scale, and the new keys and values into the cache. */
+static void prepare_heads(struct walk *w, struct model *m, const struct pass *p, const struct matrix *layer,
+                          const struct kv_layer *kv, struct rotation rotation) {
+  const struct sizes *s = &m->size;
+  const struct kernels *k = w->kernels;
+  const int64_t hd = s->head_dim, group = s->heads / s->kv_heads, half = s->rope_dim / 2;
+  for (int64_t task; (task = job_next(w->job, w->phase, p->tokens * s->kv_heads)) >= 0;) {
+    const int64_t t = task / s->kv_heads, head = task % s->kv_heads;
+    const float *cos = rotation.cos + t * half, *sin = rotation.sin + t * half;
+    for (int64_t g = 0; g < group; g++) {
+      float *q = m->q + (t * s->heads + head * group + g) * hd;
+      if (layer[ATTN_Q_NORM].data) k->rmsnorm(q, norm_weight(&layer[ATTN_Q_NORM]), hd, m->eps, q);
+      k->rope(q, cos, sin, half, s->neox);
+      k->scale(q, m->query_scale, hd);
+    }
+    float *key = m->k + (t * s->kv_heads + head) * hd;
+    if (layer[ATTN_K_NORM].data) k->rmsnorm(key, norm_weight(&layer[ATTN_K_NORM]), hd, m->eps, key);
+    k->rope(key, cos, sin, half, s->neox);
+    k->append(kv, head, p->start_pos + t, key, m->v + (t * s->kv_heads + head) * hd);
+  }
+  next_phase(w);
+}
+
+static void divide(struct walk *w, const float *o, struct softmax_state state, int64_t n, float *out) {
+  memcpy(out, o, (size_t)n * sizeof(float));
+  w->kernels->scale(out, 1.0f / state.l, n);
+}
+
+static float *out_row(const struct attention *a, int64_t kv_head, int64_t row) {
+  return a->out + row / a->group * a->q_stride + (kv_head * a->group + row % a->group) * a->kv.head_dim;
+}
+
+/* Which segments the rows from r0 on see. */
+static int64_t first_segment(const struct attention *a, int64_t r0) {
+  const int64_t pos = a->start_pos + r0 / a->group;
+  return a->window && pos + 1 > a->window ? (pos + 1 - a->window) / SEGMENT : 0;
+}
+static int64_t end_segment(const struct attention *a, int64_t last_row) {
+  return (a->start_pos + last_row / a->group) / SEGMENT + 1;
+}
+
+/* Rows of several positions: a task walks all segments of its rows, merging as it goes. */
+static void attend_prompt(struct walk *w, const struct attention *a, int64_t kv_heads, int64_t rows) {
+  const int64_t hdp = a->kv.head_dim_padded, blocks = ceil_div(rows, ROWS_OF_TASK);
+  float *total = (float *)w->scratch, *part = total + ROWS_OF_TASK * hdp;
+  struct softmax_state states[ROWS_OF_TASK], of_segment[MAX_ROWS];
+  for (int64_t task; (task = job_next(w->job, w->phase, kv_heads * blocks)) >= 0;) {
+    /* The last blocks see the most: they go first, so that no thread is left with a long one at the end. */
+    const int64_t head = task % kv_heads, r0 = (blocks - 1 - task / kv_heads) * ROWS_OF_TASK;
+    const int64_t n = at_most(ROWS_OF_TASK, rows - r0);
+    for (int64_t r = 0; r < n; r++) states[r] = (struct softmax_state){-INFINITY, 0};
+    memset(total, 0, (size_t)(n * hdp) * sizeof(float));
+    for (int64_t seg = first_segment(a, r0); seg < end_segment(a, r0 + n - 1) && !job_cancelled(w->job); seg++)
+      for (int64_t r = 0; r < n; r += MAX_ROWS) {
+        const int count = (int)at_most(MAX_ROWS, n - r);
+        w->kernels->attend(a, head, r0 + r, count, seg, of_segment, part);
+        for (int i = 0; i < count; i++)
+          w->kernels->merge(&states[r + i], total + (r + i) * hdp, &of_segment[i], part + i * hdp, hdp);
+      }
+    for (int64_t r = 0; r < n; r++) divide(w, total + r * hdp, states[r], a->kv.head_dim, out_row(a, head, r0 + r));
+  }
+  next_phase(w);
+}
+
+/* Rows of one position over many segments: a task is one segment, and a second phase merges them in order. */
+static void attend_step(struct walk *w, const struct attention *a, int64_t kv_heads, float *partial,
+                        struct softmax_state *partial_states) {
+  const int64_t hdp = a->kv.head_dim_padded, rows = a->group, blocks = ceil_div(rows, MAX_ROWS);
+  const int64_t first = first_segment(a, 0), segments = end_segment(a, 0) - first;
+  for (int64_t task; (task = job_next(w->job, w->phase, kv_heads * blocks * segments)) >= 0;) {
+    const int64_t seg = task % segments, block = task / segments % blocks, head = task / segments / blocks;
+    const int64_t n = at_most(MAX_ROWS, rows - block * MAX_ROWS);
+    struct softmax_state states[MAX_ROWS];
+    float *part = (float *)w->scratch;
+    w->kernels->attend(a, head, block * MAX_ROWS, (int)n, first + seg, states, part);
+    for (int64_t i = 0; i < n; i++) {
+      const int64_t slot = (head * rows + block * MAX_ROWS + i) * segments + seg;
+      partial_states[slot] = states[i];
+      memcpy(partial + slot * hdp, part + i * hdp, (size_t)hdp * sizeof(float));
+    }
+  }
+  next_phase(w);
+  for (int64_t row; (row = job_next(w->job, w->phase, kv_heads * rows)) >= 0;) {
+    float *total = (float *)w->scratch;
+    struct softmax_state state = {-INFINITY, 0};
+    memset(total, 0, (size_t)hdp * sizeof(float));
+    for (int64_t slot = row * segments; slot < (row + 1) * segments; slot++)
+      w->kernels->merge(&state, total, &partial_states[slot], partial + slot * hdp, hdp);
+    divide(w, total, state, a->kv.head_dim, out_row(a, row / rows, row % rows));
+  }
+  next_phase(w);
+}
+
+/* x += update (through its norm, if there is one); then the next block's norm, rounded. */
+static void add_and_norm(struct walk *w, struct model *m, float *x, int64_t tokens, const struct matrix *post_norm,
+                         const float *next_norm, bool round) {
+  const int64_t d = m->size.hidden;
+  const struct activations a = over(m, m->normed, d, tokens);
+  for (int64_t t; (t = job_next(w->job, w->phase, tokens)) >= 0;) {
+    float *update = m->update + t * d;
+    if (post_norm) {
+      if (post_norm->data) w->kernels->rmsnorm(update, norm_weight(post_norm), d, m->eps, update);
+      w->kernels->add(x + t * d, update, d);
+    }
+    if (!next_norm) continue;
+    w->kernels->rmsnorm(x + t * d, next_norm, d, m->eps, m->normed + t * d);
+    if (round) w->kernels->round_row(m->normed + t * d, d, 0, a.spans, rounded_row(&a, t));
+  }
+  next_phase(w);
+}
+
+static struct kv_layer kv_of(const struct model *m, const struct pass *p, int64_t layer) {
+  const bool half = !m->size.float_precision;
+  const int64_t hdp = model_head_dim_padded(m);
+  const int64_t bytes = m->size.kv_heads * p->tiles * TILE * hdp * (half ? 2 : 4);
+  return (struct kv_layer){p->keys + layer * bytes, p->values + layer * bytes, half, p->tiles, (int)m->size.head_dim, (int)hdp};
+}
+
+static void one_layer(struct walk *w, struct model *m, const struct pass *p, int64_t index) {
+  const struct sizes *s = &m->size;
+  const struct matrix *layer = m->tensors + index * LAYER_TENSORS;
+  const bool exact = s->float_precision, last = index + 1 == p->last;
+  const int64_t t = p->tokens, width = s->heads * s->head_dim, group = s->heads / s->kv_heads;
+  const struct kv_layer kv = kv_of(m, p, index);
+
+  const struct activations normed = over(m, m->normed, s->hidden, t);
+  multiply(w, (struct product[]){{&layer[ATTN_Q], m->q}, {&layer[ATTN_K], m->k}, {&layer[ATTN_V], m->v}}, 3, &normed, exact);
+  prepare_heads(w, m, p, layer, &kv, m->windows[index] ? p->local_rotation : p->rotation);
+
+  const struct attention a = {kv, m->q, m->attended, width, p->start_pos, m->windows[index], (int)group};
+  if (t == 1) attend_step(w, &a, s->kv_heads, m->partial, m->states);
+  else attend_prompt(w, &a, s->kv_heads, t * group);
+
+  const struct activations attended = over(m, m->attended, width, t);
+  if (!exact) round_rows(w, &attended, width);
+  multiply(w, (struct product[]){{&layer[ATTN_OUTPUT], m->update}}, 1, &attended, exact);
+  add_and_norm(w, m, p->x, t, &layer[POST_ATTENTION_NORM], norm_weight(&layer[FFN_NORM]), !exact);
+
+  multiply(w, (struct product[]){{&layer[FFN_GATE], m->gate}, {&layer[FFN_UP], m->up}}, 2, &normed, exact);
+  const struct activations inner = over(m, m->gate, s->ffn, t);
+  const int64_t parts = t == 1 ? w->threads : 1, step = ceil_div(inner.spans, parts);
+  for (int64_t task; (task = job_next(w->job, w->phase, t * parts)) >= 0;) {
+    const int64_t row = task / parts, first = task % parts * step, end = at_most(first + step, inner.spans);
+    float *gate = m->gate + row * s->ffn;
+    const int64_t from = first * SPAN, n = at_most(end * SPAN, s->ffn) - from;
+    if (n <= 0) continue;
+    (s->gelu ? w->kernels->geglu : w->kernels->swiglu)(gate + from, m->up + row * s->ffn + from, n, gate + from);
+    if (!exact) w->kernels->round_row(gate, s->ffn, first, end, rounded_row(&inner, row));
+  }
+  next_phase(w);
+  multiply(w, (struct product[]){{&layer[FFN_DOWN], m->update}}, 1, &inner, exact);
+  add_and_norm(w, m, p->x, t, &layer[POST_FFW_NORM], last ? NULL : norm_weight(&layer[LAYER_TENSORS + ATTN_NORM]), !exact);
+}
+
+static struct walk start_walk(const struct model *m, struct job *job, int thread) {
+  return (struct walk){m->kernels, job, 0, pool_threads(m->pool), m->scratch + thread * m->scratch_bytes};
+}
+
+static void run_layers(void *argument, struct job *job, int thread) {
+  const struct layers_run *run = argument;
+  struct model *m = run->model;
+  const struct pass *p = run->pass;
+  struct walk w = start_walk(m, job, thread);
+  add_and_norm(&w, m, p->x, p->tokens, NULL, norm_weight(&m->tensors[p->first * LAYER_TENSORS + ATTN_NORM]),
+               !m->size.float_precision);
+  for (int64_t i = p->first; i < p->last; i++) one_layer(&w, m, p, i);
+}
+
+static enum status run_job(struct model *m, void (*run)(void *, struct job *, int), void *argument,
+                           const volatile int32_t *cancel) {
+  struct job job = {.run = run, .argument = argument, .cancel = cancel, .counters = m->counters};
+  memset((void *)m->counters, 0, (size_t)m->n_counters * sizeof *m->counters);
+  pool_run(m->pool, &job);
+  return job_cancelled(&job) ? CANCELLED : DONE;
+}
+
+/* Room for what the segments of a decode step leave behind. */
+static bool grow_partial(struct model *m, int64_t rows) {
+  if (rows <= m->partial_rows) return true;
+  free(m->partial);
+  free(m->states);
+  m->partial = room(rows * model_head_dim_padded(m) * 4);
+  m->states = room(rows * (int64_t)sizeof *m->states);
+  m->partial_rows = m->partial && m->states ? rows : 0;
+  return m->partial_rows;
+}
+
+enum status model_layers(struct model *m, const struct pass *p) {
+  if (p->first == p->last) return DONE;
+  if (!grow_partial(m, m->size.heads * ceil_div(p->tiles * TILE, SEGMENT))) return NO_MEMORY;
+  return run_job(m, run_layers, &(struct layers_run){m, p}, p->cancel);
+}
+
+/* ---- head */
+
+struct head_run {
+  struct model *model;
+  const float *x;
+  int64_t rows;
+  float *logits;
+};
+
+static void run_head(void *argument, struct job *job, int thread) {
+  const struct head_run *run = argument;
+  struct model *m = run->model;
+  struct walk w = start_walk(m, job, thread);
+  /* With no update to add, x is only read. */
+  add_and_norm(&w, m, (float *)run->x, run->rows, NULL, norm_weight(&m->output_norm), !m->size.float_precision);
+  const struct activations a = over(m, m->normed, m->size.hidden, run->rows);
+  multiply(&w, (struct product[]){{&m->output, run->logits}}, 1, &a, m->size.float_precision);
+}
+
+enum status model_head(struct model *m, const float *x, int64_t rows, float *logits, const volatile int32_t *cancel) {
+  return run_job(m, run_head, &(struct head_run){m, x, rows, logits}, cancel);
+}
+
+/* ---- one operation by itself */
+
+struct matmul_run {
+  const struct kernels *kernels;
+  struct activations a;
+  struct product product;
+  bool float_precision;
+  uint8_t *scratch;
+  int threads;
+};
+
+static void run_matmul(void *argument, struct job *job, int thread) {
+  const struct matmul_run *run = argument;
+  const int64_t k = run->product.w->cols;
+  struct walk w = {run->kernels, job, 0, run->threads, run->scratch + thread * matmul_scratch(k)};
+  if (uses_rounded(run->product.w, run->float_precision)) round_rows(&w, &run->a, k);
+  multiply(&w, &run->product, 1, &run->a, run->float_precision);
+}
+
+enum status matmul_all(const struct kernels *kernels, struct pool *pool, const struct matrix *m, const float *x,
+                       int64_t tokens, bool float_precision, float *out) {
+  struct matmul_run run = {kernels, {.x = x, .stride = m->cols, .count = tokens, .spans = spans_of(m->cols)},
+                           {m, out}, float_precision, NULL, pool_threads(pool)};
+  run.scratch = room(run.threads * matmul_scratch(m->cols));
+  atomic_long counters[2] = {0};
+  enum status status = NO_MEMORY;
+  if (rounded_new(&run.a, tokens, m->cols) && run.scratch) {
+    struct job job = {.run = run_matmul, .argument = &run, .counters = counters};
+    pool_run(pool, &job);
+    status = DONE;
+  }
+  rounded_free(&run.a);
+  free(run.scratch);
+  return status;
+}
+
+struct attention_run {
+  const struct kernels *kernels;
+  const struct attention *a;
+  int64_t kv_heads, tokens;
+  float *partial;
+  struct softmax_state *states;
+  uint8_t *scratch;
+  int64_t scratch_bytes;
+};
+
+static void run_attention(void *argument, struct job *job, int thread) {
+  const struct attention_run *run = argument;
+  struct walk w = {run->kernels, job, 0, 1, run->scratch + thread * run->scratch_bytes};
+  if (run->tokens == 1) attend_step(&w, run->a, run->kv_heads, run->partial, run->states);
+  else attend_prompt(&w, run->a, run->kv_heads, run->tokens * run->a->group);
+}
+
+enum status attention_all(const struct kernels *kernels, struct pool *pool, const struct attention *a, int64_t kv_heads,
+                          int64_t tokens) {
+  const int64_t hdp = a->kv.head_dim_padded, rows = kv_heads * a->group * ceil_div(a->kv.tiles * TILE, SEGMENT);
+  struct attention_run run = {kernels, a, kv_heads, tokens, room(rows * hdp * 4),
+                              room(rows * (int64_t)sizeof(struct softmax_state)), NULL, scratch_of(hdp, hdp)};
+  run.scratch = room(run.scratch_bytes * pool_threads(pool));
+  atomic_long counters[2] = {0};
+  enum status status = NO_MEMORY;
+  if (run.partial && run.states && run.scratch) {
+    struct job job = {.run = run_attention, .argument = &run, .counters = counters};
+    pool_run(pool, &job);
+    status = DONE;
+  }
+  free(run.partial);
+  free(run.states);
+  free(run.scratch);
+  return status;
+}

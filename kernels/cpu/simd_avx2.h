@@ -1,0 +1,140 @@
+/* Vectors for AVX2 with FMA and F16C: 16 floats or ints as two registers, 64 bytes as two halves. */
+#include <immintrin.h>
+#define INLINE static inline __attribute__((always_inline))
+#define GEMM_COLUMNS 4
+#define SIGNED_ZERO_POINT_SHIFT (-1) /* signed bytes are multiplied as they are */
+
+typedef struct { __m256 a, b; } vf;
+typedef struct { __m256i a, b; } vi;
+typedef struct { __m256i a, b; } vb;
+typedef __m256i vh;
+
+INLINE vf vf_set1(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vf vf_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+INLINE void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+INLINE vf vf_add(vf x, vf y) { return (vf){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+INLINE vf vf_sub(vf x, vf y) { return (vf){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+INLINE vf vf_mul(vf x, vf y) { return (vf){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+INLINE vf vf_div(vf x, vf y) { return (vf){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+INLINE vf vf_max(vf x, vf y) { return (vf){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+INLINE vf vf_min(vf x, vf y) { return (vf){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+INLINE vf vf_abs(vf x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return (vf){_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+INLINE vf vf_fma(vf x, vf y, vf z) { return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+INLINE vf vf_fnma(vf x, vf y, vf z) { return (vf){_mm256_fnmadd_ps(x.a, y.a, z.a), _mm256_fnmadd_ps(x.b, y.b, z.b)}; }
+INLINE vf vf_from_vi(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+INLINE vi vi_round(vf x) { return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+INLINE vf vf_zero_below(vf value, vf x, float limit) {
+  const __m256 l = _mm256_set1_ps(limit);
+  return (vf){_mm256_and_ps(value.a, _mm256_cmp_ps(x.a, l, _CMP_GE_OQ)),
+              _mm256_and_ps(value.b, _mm256_cmp_ps(x.b, l, _CMP_GE_OQ))};
+}
+INLINE __m256 exp2i(__m256i n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23)); }
+INLINE vf vf_exp2i(vi n) { return (vf){exp2i(n.a), exp2i(n.b)}; }
+INLINE float vf_hsum(vf v) { /* the same tree as every other set */
+  __m256 a = _mm256_add_ps(v.a, v.b);
+  __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+INLINE float vf_hmax(vf v) {
+  __m256 a = _mm256_max_ps(v.a, v.b);
+  __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+INLINE vf vf_load_f16(const uint16_t *p) {
+  return (vf){_mm256_cvtph_ps(_mm_loadu_si128((const void *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + 8)))};
+}
+INLINE void vf_store_f16(uint16_t *p, vf x) {
+  _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE __m256 load_bf16(const uint16_t *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16));
+}
+INLINE vf vf_load_bf16(const uint16_t *p) { return (vf){load_bf16(p), load_bf16(p + 8)}; }
+INLINE float f16_to_f32(uint16_t h) { return _cvtsh_ss(h); }
+
+INLINE vi vi_zero(void) { return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+INLINE vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+INLINE vi vi_load(const int32_t *p) { return (vi){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 8))}; }
+INLINE vi vi_sub(vi x, vi y) { return (vi){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
+INLINE vi vi_shl(vi x, int n) { return (vi){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
+INLINE int32_t vi_hsum(vi v) {
+  __m256i a = _mm256_add_epi32(v.a, v.b);
+  __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  b = _mm_add_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 0xb1)));
+}
+INLINE void vi_store_i8(int8_t *p, vi x) {
+  __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
+  _mm_storeu_si128((void *)p, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+}
+INLINE vf vf_from_i8(const int8_t *p) {
+  return (vf){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p))),
+              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(p + 8))))};
+}
+INLINE vf vf_from_u8(const uint8_t *p) {
+  return (vf){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p))),
+              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(p + 8))))};
+}
+
+INLINE vb vb_load(const void *p) { return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)}; }
+INLINE void vb_store(void *p, vb x) { _mm256_storeu_si256(p, x.a); _mm256_storeu_si256((__m256i *)p + 1, x.b); }
+INLINE vb vb_pair(vh lo, vh hi) { return (vb){lo, hi}; }
+/* maddubs saturates at 32,767: unsigned weights have at most 6 bits, and |w| * sign(x, w) reaches 2 * 128 * 127. */
+INLINE __m256i dot4(__m256i acc, __m256i w, __m256i x, bool is_signed) {
+  __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+                            : _mm256_maddubs_epi16(w, x);
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
+  return (vi){dot4(acc.a, w.a, x.a, is_signed), dot4(acc.b, w.b, x.b, is_signed)};
+}
+INLINE vb vb_broadcast4(const int8_t *x) {
+  int32_t v;
+  __builtin_memcpy(&v, x, 4);
+  return (vb){_mm256_set1_epi32(v), _mm256_set1_epi32(v)};
+}
+INLINE __m256i reduce4(__m256i a, __m256i b, __m256i c, __m256i d) {
+  __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+  return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+}
+INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) { return (vi){reduce4(a.a, b.a, c.a, d.a), reduce4(a.b, b.b, c.b, d.b)}; }
+
+INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }
+/* 16 bytes as 32: their low nibbles, then their high ones. */
+INLINE vh vh_nibbles16(const uint8_t *p) {
+  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+  return _mm256_and_si256(_mm256_srlv_epi64(v, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+}
+INLINE vh vh_and(vh a, uint8_t mask) { return _mm256_and_si256(a, _mm256_set1_epi8((char)mask)); }
+INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
+INLINE vh vh_shr(vh a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); }
+INLINE vh vh_shl(vh a, int n) { return _mm256_sll_epi16(a, _mm_cvtsi32_si128(n)); }
+INLINE vh vh_bits(uint32_t bits) {
+  const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte);
+  const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
+  return _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+}
+INLINE vh vh_signed(vh a) { return a; }
+
+INLINE vf vf_from_bytes(const void *p, const uint8_t *order, bool is_signed) {
+  __m128i v = _mm_shuffle_epi8(_mm_loadu_si128(p), _mm_loadu_si128((const void *)order)), w = _mm_srli_si128(v, 8);
+  return (vf){_mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v)),
+              _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(w) : _mm256_cvtepu8_epi32(w))};
+}
+INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
+  __m128i v = _mm_setzero_si128();
+#define TAKE(i) v = _mm_insert_epi16(v, *(const uint16_t *)(p + (i) * stride), i);
+  TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
+#undef TAKE
+  __m256 f = _mm256_cvtph_ps(v);
+  return (vf){_mm256_permutevar8x32_ps(f, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)),
+              _mm256_permutevar8x32_ps(f, _mm256_setr_epi32(1, 3, 5, 7, 1, 3, 5, 7))};
+}

@@ -1,0 +1,103 @@
+/* Vectors for AVX-512 (F, BW, DQ, VL, VNNI): 16 floats or ints, 64 bytes, and halves of 32 bytes. */
+#include <immintrin.h>
+#define INLINE static inline __attribute__((always_inline))
+#define GEMM_COLUMNS 8
+#define SIGNED_ZERO_POINT_SHIFT 7 /* signed bytes are used as byte ^ 0x80, zero point 128 */
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __m512i vb;
+typedef __m256i vh;
+
+INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
+INLINE vf vf_zero_below(vf value, vf x, float limit) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), value);
+}
+INLINE vf vf_exp2i(vi n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23)); }
+/* Fixed tree: lanes l and l+8, then l+4, l+2, l+1; the matrix product adds its chains in the same tree. */
+INLINE float vf_hsum(vf v) {
+  __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+INLINE float vf_hmax(vf v) { return _mm512_reduce_max_ps(v); }
+INLINE vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
+INLINE void vf_store_f16(uint16_t *p, vf x) {
+  _mm256_storeu_si256((void *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE vf vf_load_bf16(const uint16_t *p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
+}
+INLINE float f16_to_f32(uint16_t h) { return _cvtsh_ss(h); }
+
+INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+INLINE vi vi_shl(vi a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
+INLINE int32_t vi_hsum(vi v) { return _mm512_reduce_add_epi32(v); }
+INLINE void vi_store_i8(int8_t *p, vi x) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(x)); }
+INLINE vf vf_from_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
+INLINE vf vf_from_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p))); }
+
+INLINE vb vb_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE void vb_store(void *p, vb x) { _mm512_storeu_si512(p, x); }
+INLINE vb vb_pair(vh lo, vh hi) { return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1); }
+/* acc[l] += sum over 4 bytes of w[4l+j] * x[4l+j]; w unsigned, or signed as this set encodes it. */
+INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
+  (void)is_signed;
+  return _mm512_dpbusd_epi32(acc, w, x);
+}
+INLINE vb vb_broadcast4(const int8_t *x) {
+  int32_t v;
+  __builtin_memcpy(&v, x, 4);
+  return _mm512_set1_epi32(v);
+}
+/* Lane 4g + p of the result is the sum of lanes 4g .. 4g+3 of input p. */
+INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
+  vi ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  vi cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+
+INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }
+/* 16 bytes as 32: their low nibbles, then their high ones. */
+INLINE vh vh_nibbles16(const uint8_t *p) {
+  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+  return _mm256_and_si256(_mm256_srlv_epi64(v, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+}
+INLINE vh vh_and(vh a, uint8_t mask) { return _mm256_and_si256(a, _mm256_set1_epi8((char)mask)); }
+INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
+INLINE vh vh_shr(vh a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); } /* mask afterwards */
+INLINE vh vh_shl(vh a, int n) { return _mm256_sll_epi16(a, _mm_cvtsi32_si128(n)); }
+INLINE vh vh_bits(uint32_t bits) { return _mm256_movm_epi8(bits); }
+INLINE vh vh_signed(vh a) { return _mm256_xor_si256(a, _mm256_set1_epi8((char)0x80)); }
+
+/* 16 bytes taken through `order`, as floats. */
+INLINE vf vf_from_bytes(const void *p, const uint8_t *order, bool is_signed) {
+  __m128i v = _mm_shuffle_epi8(_mm_loadu_si128(p), _mm_loadu_si128((const void *)order));
+  return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v));
+}
+/* Eight float16 at p, p + stride, ..., each for two groups, in lane order. */
+INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
+  __m128i v = _mm_setzero_si128();
+#define TAKE(i) v = _mm_insert_epi16(v, *(const uint16_t *)(p + (i) * stride), i);
+  TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
+#undef TAKE
+  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
+  return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_cvtph_ps(v)));
+}
