@@ -38,14 +38,20 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._template = template
         self._control = SpecialTokens(tokenizer.control_tokens)
-        guards = _guards(tokenizer.control_tokens)
-        marks = {guard: chr(_FIRST_MARK + index) for index, guard in enumerate(guards)}
+        guards, words = _guards(tokenizer.control_tokens)
+        firsts = dict.fromkeys([*guards, *(word[0] for word in words)])
+        marks = {character: chr(_FIRST_MARK + index) for index, character in enumerate(firsts)}
         tags = set(_TAG.findall(template.source)) - tokenizer.control_tokens.keys()
-        self._replacements = marks | {mark: "\ufffd" for mark in marks.values()} | {tag: tag for tag in tags}
-        # Tags are tried before the guards that they begin with.
+        self._replacements = {
+            **{guard: marks[guard] for guard in guards},
+            **{word: marks[word[0]] + word[1:] for word in words},
+            **{mark: "\ufffd" for mark in marks.values()},
+            **{tag: tag for tag in tags},
+        }
+        # Longest first: tags are tried before the guards that they begin with.
         texts = sorted(self._replacements, key=len, reverse=True)
         self._marking = re.compile("|".join(map(re.escape, texts)) or "(?!)")
-        self._unmarking = str.maketrans({mark: guard for guard, mark in marks.items()})
+        self._unmarking = str.maketrans({mark: character for character, mark in marks.items()})
 
     def render(
         self,
@@ -93,7 +99,8 @@ class PromptEncoder:
 
     def _marked_message(self, message: Mapping[str, object]) -> dict[str, object]:
         return {
-            key: value if key in _UNMARKED_KEYS else self._marked(value) for key, value in message.items()
+            self.mark(key): value if key in _UNMARKED_KEYS else self._marked(value)
+            for key, value in message.items()
         }
 
     def _marked(self, value: object) -> object:
@@ -106,13 +113,21 @@ class PromptEncoder:
         return value
 
 
-def _guards(tokens: Iterable[str]) -> list[str]:
-    """Return characters of which every token holds one, as few and as special as is easily had."""
+def _guards(tokens: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return characters of which every token holds one, and the tokens that are mere words.
+
+    Words have no character that could be marked wherever it stands without harm to what templates look for;
+    these tokens are marked where they stand whole, at their first character.
+    """
     guards: list[str] = []
+    words: list[str] = []
     for token in tokens:
-        if not any(guard in token for guard in guards):
-            guards.append(next((character for character in token if not character.isalnum()), token[0]))
-    return guards
+        special = next((c for c in token if not (c.isalnum() or c in "_-")), None)
+        if special is None:
+            words.append(token)
+        elif not any(guard in token for guard in guards):
+            guards.append(special)
+    return guards, words
 
 
 def encode_chat(
