@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.backends.base import CancelFlag
+from engine.cancel import CancelToken
 from engine.errors import ContextError, ReferenceFileError
 from engine.kv_cache import KVCache
 from engine.model import Transformer
@@ -68,7 +68,7 @@ def measure_perplexity(
     model: Transformer,
     token_ids: Sequence[int],
     kv: KVCache,
-    cancel: CancelFlag,
+    cancel: CancelToken,
     *,
     window: int,
     chunk: int,
@@ -95,7 +95,7 @@ def measure_perplexity(
 
 
 def compare_with_reference(
-    model: Transformer, reference: Reference, kv: KVCache, cancel: CancelFlag, *, chunk: int
+    model: Transformer, reference: Reference, kv: KVCache, cancel: CancelToken, *, chunk: int
 ) -> Comparison:
     """Feed the reference's ids and measure how far our distributions are from its own."""
     ids = reference.token_ids.tolist()
@@ -183,7 +183,7 @@ def _windows(token_ids: Sequence[int], window: int, bos_id: int | None) -> Itera
 
 
 def _next_logprobs(
-    model: Transformer, ids: Sequence[int], kv: KVCache, cancel: CancelFlag, chunk: int, first: int
+    model: Transformer, ids: Sequence[int], kv: KVCache, cancel: CancelToken, chunk: int, first: int
 ) -> Iterator[tuple[int, Float64Array]]:
     """Feed ids in chunks; yield (position, natural log probabilities [R, V] there) from `first` on."""
     for start in range(0, len(ids), chunk):

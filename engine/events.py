@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engine.cancel import CancelToken
 from engine.config import Request
 from engine.errors import EngineError
 
@@ -83,7 +84,8 @@ class Reply:
         self.token_ids: list[int] = []
         self._parts: list[str] = []
         self._condition = threading.Condition()
-        self._cancel = threading.Event()
+        self.cancel_token = CancelToken()
+        """Polled by the engine thread and its kernels; set by `cancel`."""
 
     # -- for the reader
 
@@ -109,14 +111,9 @@ class Reply:
 
     def cancel(self) -> None:
         """Ask the engine to stop this reply; the text so far is kept. Safe from any thread, idempotent."""
-        self._cancel.set()
+        self.cancel_token.cancel()
 
     # -- for the engine thread
-
-    @property
-    def cancel_requested(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._cancel.is_set()
 
     def update(self, status: ReplyStatus, stats: GenerationStats) -> None:
         """Replace status and statistics."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
-from engine.backends.base import CancelFlag, Float32Array
+from engine.backends.base import Float32Array
+from engine.cancel import CancelToken
 from engine.errors import ContextError
 from engine.events import FinishReason
 from engine.model import Transformer
@@ -22,7 +23,7 @@ def prefill(
     token_ids: Sequence[int],
     *,
     chunk: int,
-    cancel: CancelFlag,
+    cancel: CancelToken,
     on_progress: Callable[[int], None],
 ) -> Float32Array:
     """Run ids that follow what the session holds, `chunk` at a time -> logits [V] after the last one.
@@ -39,7 +40,7 @@ def prefill(
     return logits
 
 
-def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelFlag) -> Float32Array:
+def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelToken) -> Float32Array:
     """Run one id -> logits [V] after it."""
     hidden = model.hidden([token_id], len(session.ids), session.kv, cancel)
     session.ids.append(token_id)
@@ -50,30 +51,28 @@ def decode_step(model: Transformer, session: Session, token_id: int, cancel: Can
 def generate(
     model: Transformer,
     session: Session,
-    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
     sampler: Sampler,
     *,
     max_tokens: int | None,
     stop_ids: frozenset[int],
     chunk: int,
-    cancel: CancelFlag,
+    cancel: CancelToken,
     on_prefill: Callable[[int], None],
 ) -> Generator[int, None, FinishReason]:
-    """Yield the ids of a reply, the stop id not included; the generator's value is why it ended.
+    """Yield the ids of a reply to what the session holds and token_ids together, the stop id not included.
 
-    Reuses what the session already holds of the prompt. Raises ContextError when the prompt leaves no room,
-    CancelledError when the flag is set.
+    The generator's value is why it ended. Raises ContextError when the prompt leaves no room,
+    CancelledError when it is told to stop.
     """
-    room = session.kv.max_context - len(prompt_ids)
+    n_prompt = len(session.ids) + len(token_ids)
+    room = session.kv.max_context - n_prompt
     if room < 1:
         raise ContextError(
-            f"the prompt has {len(prompt_ids)} tokens and the context holds {session.kv.max_context}: "
+            f"the prompt has {n_prompt} tokens and the context holds {session.kv.max_context}: "
             "shorten it, or load the model with a larger context (-c)"
         )
-    n_cached = session.rewind(prompt_ids)
-    logits = prefill(
-        model, session, prompt_ids[n_cached:], chunk=chunk, cancel=cancel, on_progress=on_prefill
-    )
+    logits = prefill(model, session, token_ids, chunk=chunk, cancel=cancel, on_progress=on_prefill)
     for left in range(room if max_tokens is None else min(room, max_tokens), 0, -1):
         token_id = sampler(logits, session.ids)
         if token_id in stop_ids:

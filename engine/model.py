@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.backends.base import Backend, CancelFlag, Float32Array
+from engine.backends.base import Backend, Float32Array, cancel_flag
+from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
 from engine.model_config import ModelConfig
 
@@ -26,14 +27,14 @@ class Transformer:
         self.backend = backend
 
     def hidden(
-        self, token_ids: Sequence[int], start_pos: int, kv: KVCache, cancel: CancelFlag
+        self, token_ids: Sequence[int], start_pos: int, kv: KVCache, cancel: CancelToken
     ) -> Float32Array:
         """Run all layers over the ids at start_pos onwards -> hidden states [T, D]; fills kv there.
 
-        Raises CancelledError when the flag is set; kv from start_pos on is then undefined.
+        Raises CancelledError when it is told to stop; kv from start_pos on is then undefined.
         """
         x = self.backend.embed(np.asarray(token_ids, np.int32))
-        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel)
+        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel_flag(cancel))
         return x
 
     def logits(self, hidden: Float32Array) -> Float32Array:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
 
 Float32Array = npt.NDArray[np.float32]
@@ -21,9 +22,9 @@ CancelFlag = npt.NDArray[np.int32]
 """One element: 0 goes on, anything else stops the running call within a tile. Any thread may write it."""
 
 
-def new_cancel_flag() -> CancelFlag:
-    """A flag that is not set."""
-    return np.zeros(1, np.int32)
+def cancel_flag(token: CancelToken) -> CancelFlag:
+    """The token's number as an array over the same memory."""
+    return np.frombuffer(token.flag, np.int32)
 
 
 class Backend(Protocol):

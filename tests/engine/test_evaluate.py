@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.base import new_cancel_flag
+from engine.cancel import CancelToken
 from engine.errors import ContextError, ReferenceFileError
 from engine.evaluate import compare_with_reference, kl64, measure_perplexity, read_reference
 from engine.model import Transformer
@@ -17,7 +17,7 @@ IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 70)]
 
 def logprobs(model: Transformer, ids: list[int]) -> np.ndarray:
     """Of the next token after each id, [T, V]."""
-    hidden = model.hidden(ids, 0, model.backend.new_kv(len(ids)), new_cancel_flag())
+    hidden = model.hidden(ids, 0, model.backend.new_kv(len(ids)), CancelToken())
     logits = model.logits(hidden).astype(np.float64)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
@@ -37,7 +37,7 @@ def write_reference(path: Path, model: Transformer, **changes: object) -> Path:
 
 def perplexity(model: Transformer, ids: list[int], window: int, chunk: int = 8, bos_id: int | None = None):
     kv = model.backend.new_kv(window)
-    return measure_perplexity(model, ids, kv, new_cancel_flag(), window=window, chunk=chunk, bos_id=bos_id)
+    return measure_perplexity(model, ids, kv, CancelToken(), window=window, chunk=chunk, bos_id=bos_id)
 
 
 def test_a_text_of_one_window_is_scored_from_its_middle(tiny_model: Transformer) -> None:
@@ -72,7 +72,7 @@ def test_a_text_without_a_scored_token_is_refused_with_its_length(tiny_model: Tr
 def test_a_model_is_at_no_distance_from_itself(tiny_model: Transformer, tmp_path: Path) -> None:
     reference = read_reference(write_reference(tmp_path / "r.npz", tiny_model), 320)
     result = compare_with_reference(
-        tiny_model, reference, tiny_model.backend.new_kv(70), new_cancel_flag(), chunk=16
+        tiny_model, reference, tiny_model.backend.new_kv(70), CancelToken(), chunk=16
     )
     assert result.kl_max < 1e-6
     assert result.top1 == 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.backends.base import CancelFlag, new_cancel_flag
+from engine.cancel import CancelToken
 from engine.config import SamplingParams
 from engine.errors import CancelledError, ContextError
 from engine.events import FinishReason
@@ -27,19 +27,19 @@ def run(
     max_tokens: int | None = 8,
     stop_ids: frozenset[int] = frozenset(),
     chunk: int = 16,
-    cancel: CancelFlag | None = None,
+    cancel: CancelToken | None = None,
 ) -> tuple[list[int], FinishReason, list[int]]:
     """The ids, why they ended, and the progress that prefill told."""
     progress: list[int] = []
     loop = generate(
         model,
         session,
-        prompt,
+        prompt[session.rewind(prompt) :],
         Sampler(params),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
         chunk=chunk,
-        cancel=new_cancel_flag() if cancel is None else cancel,
+        cancel=CancelToken() if cancel is None else cancel,
         on_prefill=progress.append,
     )
     ids = []
@@ -120,13 +120,13 @@ def test_a_reply_after_an_edit_equals_one_from_an_empty_cache(
 def test_a_cancel_in_prefill_keeps_whole_chunks_and_the_next_reply_is_right(
     tiny_model: Transformer, session: Session
 ) -> None:
-    flag = new_cancel_flag()
+    token = CancelToken()
 
     def cancel_after_the_first(done: int) -> None:
-        flag[0] = 1
+        token.cancel()
 
     with pytest.raises(CancelledError):
-        prefill(tiny_model, session, PROMPT, chunk=16, cancel=flag, on_progress=cancel_after_the_first)
+        prefill(tiny_model, session, PROMPT, chunk=16, cancel=token, on_progress=cancel_after_the_first)
     assert session.ids == PROMPT[:16]
     ids, _, progress = run(tiny_model, session, PROMPT)
     assert progress == [16, 24]

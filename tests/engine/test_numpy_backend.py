@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.backends.base import new_cancel_flag
+from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.evaluate import compare_with_reference, read_reference
@@ -20,8 +20,8 @@ IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 60)]
 
 
 def hidden_in_chunks(model: Transformer, ids: list[int], chunk: int) -> np.ndarray:
-    kv, flag = model.backend.new_kv(len(ids)), new_cancel_flag()
-    parts = [model.hidden(ids[i : i + chunk], i, kv, flag) for i in range(0, len(ids), chunk)]
+    kv, token = model.backend.new_kv(len(ids)), CancelToken()
+    parts = [model.hidden(ids[i : i + chunk], i, kv, token) for i in range(0, len(ids), chunk)]
     return np.concatenate(parts)
 
 
@@ -32,9 +32,9 @@ def test_chunks_give_the_hidden_states_of_one_piece(tiny_model: Transformer, chu
 
 
 def test_going_back_to_an_earlier_position_forgets_what_came_after(tiny_model: Transformer) -> None:
-    kv, flag = tiny_model.backend.new_kv(60), new_cancel_flag()
-    tiny_model.hidden(IDS, 0, kv, flag)
-    again = tiny_model.hidden(IDS[40:50], 40, kv, flag)
+    kv, token = tiny_model.backend.new_kv(60), CancelToken()
+    tiny_model.hidden(IDS, 0, kv, token)
+    again = tiny_model.hidden(IDS[40:50], 40, kv, token)
     expected = hidden_in_chunks(tiny_model, IDS[:50], 40)[40:]
     np.testing.assert_allclose(again, expected, rtol=1e-4, atol=1e-4)
 
@@ -48,11 +48,11 @@ def test_a_windowed_layer_does_not_see_past_its_window(tmp_path: Path) -> None:
     np.testing.assert_array_equal(before[31:], after[31:])
 
 
-def test_a_set_flag_stops_before_the_next_layer(tiny_model: Transformer) -> None:
-    flag = new_cancel_flag()
-    flag[0] = 1
+def test_a_cancelled_token_stops_before_the_next_layer(tiny_model: Transformer) -> None:
+    token = CancelToken()
+    token.cancel()
     with pytest.raises(CancelledError):
-        tiny_model.hidden(IDS, 0, tiny_model.backend.new_kv(60), flag)
+        tiny_model.hidden(IDS, 0, tiny_model.backend.new_kv(60), token)
 
 
 def test_fast_precision_halves_the_cache_and_stays_close(tmp_path: Path) -> None:
@@ -81,6 +81,6 @@ def test_real_models_meet_the_reference_logits(
     model = open_numpy(request.getfixturevalue(fixture))
     expected = read_reference(shared_data / "golden" / f"{reference}.licence_en.npz", model.config.vocab_size)
     kv = model.backend.new_kv(len(expected.token_ids))
-    result = compare_with_reference(model, expected, kv, new_cancel_flag(), chunk=96)
+    result = compare_with_reference(model, expected, kv, CancelToken(), chunk=96)
     assert result.kl_mean <= 0.0001
     assert result.top1 >= 0.99

@@ -1,0 +1,160 @@
+"""One request answered: prompt to ids, ids through the loop, ids to text, with counts and times as it goes.
+
+The only place where text, ids and the session meet. Knows the model as loaded; does not know threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from time import perf_counter
+from typing import NamedTuple
+
+from engine.config import Request
+from engine.errors import CancelledError, ContextError, TemplateError
+from engine.events import FinishReason, GenerationStats, Reply, ReplyStatus
+from engine.generate import generate
+from engine.loading import LoadedModel
+from engine.prompt import PromptEncoder
+from engine.sampler import Sampler
+from engine.stops import StopStrings
+from engine.tokenizer import Detokenizer, Tokenizer
+
+_RAW = "\0"
+"""Begins the remembered text of a raw prompt: the same characters in a conversation can be other ids."""
+
+
+class Prompt(NamedTuple):
+    """A prompt as the session remembers it, and its ids."""
+
+    text: str
+    ids: list[int]
+    mark: Callable[[str], str]
+    """How the text of a reply will stand in the prompt that follows it."""
+
+
+def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable[[], None]) -> None:
+    """Fill `reply` until it ends; `on_step` is called whenever it or the session has grown.
+
+    `asked_at` is `perf_counter()` at the time of asking. Raises the engine's errors and leaves the reply
+    unfinished then; being cancelled is no error.
+    """
+    request, session = reply.request, loaded.session
+    prompt = _encode(loaded, request)
+    if not prompt.ids:
+        raise ContextError("the prompt is empty: give at least one character to continue")
+    sampler = Sampler(request.sampling)
+    n_cached = session.rewind(prompt.ids)
+    counted = GenerationStats(prompt_tokens=len(prompt.ids), cached_tokens=n_cached, seed=sampler.seed)
+    writer = _Writer(reply, loaded.tokenizer, asked_at, counted, on_step)
+    token_ids = generate(
+        loaded.model,
+        session,
+        prompt.ids[n_cached:],
+        sampler,
+        max_tokens=request.max_tokens,
+        stop_ids=loaded.tokenizer.stop_ids,
+        chunk=loaded.chunk,
+        cancel=reply.cancel_token,
+        on_prefill=writer.prefilled,
+    )
+    try:
+        reason = writer.write(token_ids)
+    except CancelledError:
+        reason = FinishReason.CANCELLED
+    writer.finish(reason)
+    if not writer.stopped_by_text:
+        # After a stop string the ids say more than the text, and their text begins no later prompt.
+        session.remember(prompt.text + prompt.mark(reply.text), prompt.ids + reply.token_ids)
+
+
+class _Writer:
+    """Turns the ids of one reply into its text, and keeps its statistics."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        tokenizer: Tokenizer,
+        asked_at: float,
+        stats: GenerationStats,
+        on_step: Callable[[], None],
+    ) -> None:
+        """Begin with the counts in `stats`, times from now on."""
+        self._reply = reply
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(reply.request.stop)
+        self._asked_at = asked_at
+        self._began_at = perf_counter()
+        self._stats = stats
+        self._on_step = on_step
+        reply.update(ReplyStatus.PREFILL, stats)
+        on_step()
+
+    @property
+    def stopped_by_text(self) -> bool:
+        """Whether a stop string ended the reply."""
+        return self._stops.met
+
+    def prefilled(self, n_done: int) -> None:
+        """Note how far the prompt is."""
+        self._stats = replace(self._stats, prefilled_tokens=n_done, prefill_s=perf_counter() - self._began_at)
+        self._reply.update(ReplyStatus.PREFILL, self._stats)
+        self._on_step()
+
+    def write(self, token_ids: Generator[int, None, FinishReason]) -> FinishReason:
+        """Write ids until they end or their text meets a stop string."""
+        while not self._stops.met:
+            try:
+                token_id = next(token_ids)
+            except StopIteration as end:
+                reason: FinishReason = end.value
+                return reason
+            self._count_token()
+            text = self._stops.push(self._detokenizer.push(token_id))
+            self._reply.append(text, [token_id], self._stats)
+            self._on_step()
+        return FinishReason.STOP
+
+    def finish(self, reason: FinishReason) -> None:
+        """Write what was held back, and end the reply."""
+        text = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+        if text:
+            self._reply.append(text, [], self._stats)
+        self._reply.finish(reason, self._stats)
+
+    def _count_token(self) -> None:
+        now, stats = perf_counter(), self._stats
+        if not stats.completion_tokens:
+            # Prefill ends with the first id: its logits are part of it.
+            stats = replace(stats, ttft_s=now - self._asked_at, prefill_s=now - self._began_at)
+        decode_s = now - self._began_at - stats.prefill_s
+        self._stats = replace(stats, completion_tokens=stats.completion_tokens + 1, decode_s=decode_s)
+
+
+def _encode(loaded: LoadedModel, request: Request) -> Prompt:
+    """The prompt's ids, those of a beginning that is known taken as they were."""
+    if request.prompt is not None:
+        return _encode_raw(loaded, request.prompt)
+    if loaded.encoder is None:
+        raise TemplateError(
+            f"{loaded.info.template_origin}: give the text to continue as a raw prompt (--raw)"
+        )
+    return _encode_chat(loaded, loaded.encoder, request)
+
+
+def _encode_chat(loaded: LoadedModel, encoder: PromptEncoder, request: Request) -> Prompt:
+    messages = [{"role": message.role, "content": message.content} for message in request.messages]
+    marked = encoder.render(messages)
+    known = loaded.session.recall(marked)
+    rest = encoder.encode(marked[len(known.text) :], starts_text=not known.ids)
+    return Prompt(marked, [*known.ids, *rest], encoder.mark)
+
+
+def _encode_raw(loaded: LoadedModel, text: str) -> Prompt:
+    known = loaded.session.recall(_RAW + text)
+    rest = loaded.tokenizer.encode(
+        (_RAW + text)[len(known.text or _RAW) :],
+        add_bos=loaded.tokenizer.add_bos and not known.ids,
+        starts_text=not known.ids,
+    )
+    return Prompt(_RAW + text, [*known.ids, *rest], str)

@@ -1,0 +1,211 @@
+"""The engine thread: one thread owns the model; commands go in, replies and snapshots come out.
+
+    engine = Engine()
+    engine.load(LoadOptions(path))
+    reply = engine.ask(Request(messages=(Message("user", "Hello"),)))
+
+Every method returns at once, `close` aside. The engine never calls its reader. Knows queues and states; does
+not know how a model is loaded (`loading`) or a request answered (`answer`), and imports them, and numpy with
+them, only in its thread, so that an interface is on the screen before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from engine.cancel import CancelToken
+from engine.config import LoadOptions, Request
+from engine.errors import CancelledError, EngineError
+from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply
+
+if TYPE_CHECKING:
+    from engine.loading import LoadedModel
+
+CLOSE_TIMEOUT_S = 2.0
+_NOTHING_LOADED = EngineError("no model is loaded: load one first")
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    options: LoadOptions
+    cancel: CancelToken
+
+
+@dataclass(frozen=True, slots=True)
+class _Unload:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    reply: Reply
+    asked_at: float
+
+
+class Engine:
+    """One model at a time, one reply at a time, in the order of the calls."""
+
+    def __init__(self) -> None:
+        """Start the thread; nothing is loaded."""
+        self._commands: deque[_Load | _Unload | _Ask] = deque()
+        self._condition = threading.Condition()
+        self._snapshot = EngineSnapshot()
+        self._current: _Load | _Unload | _Ask | None = None
+        self._closing = False
+        self._loaded: LoadedModel | None = None
+        self._error = _NOTHING_LOADED
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    # -- for any thread
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine is doing now; compare `seq` with that of an earlier one."""
+        return self._snapshot
+
+    def load(self, options: LoadOptions) -> None:
+        """Load a model in place of the present one, after what was asked before; see the snapshot."""
+        self._put(_Load(options, CancelToken()))
+
+    def unload(self) -> None:
+        """Let go of the model and its memory, after what was asked before."""
+        self._put(_Unload())
+
+    def ask(self, request: Request) -> Reply:
+        """Answer a request, after what was asked before; errors arrive in the reply."""
+        reply = Reply(request)
+        self._put(_Ask(reply, perf_counter()))
+        return reply
+
+    def close(self) -> None:
+        """Stop everything and wait for the thread for at most CLOSE_TIMEOUT_S; replies end as cancelled."""
+        with self._condition:
+            self._closing = True
+            pending = [*self._commands, self._current]
+            self._condition.notify_all()
+        for command in pending:
+            if isinstance(command, _Ask):
+                command.reply.cancel()
+            elif isinstance(command, _Load):
+                command.cancel.cancel()
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _put(self, command: _Load | _Unload | _Ask) -> None:
+        with self._condition:
+            if not self._closing:
+                self._commands.append(command)
+                self._condition.notify_all()
+            elif isinstance(command, _Ask):
+                command.reply.finish(FinishReason.CANCELLED, GenerationStats())
+            self._publish()
+
+    def _publish(self, **changes: object) -> None:
+        """Swap the snapshot; the queue's length is always that of now."""
+        with self._condition:
+            queued = sum(isinstance(command, _Ask) for command in self._commands)
+            # The keywords are fields of the snapshot; mypy cannot see that through a dict.
+            self._snapshot = replace(
+                self._snapshot,
+                seq=self._snapshot.seq + 1,
+                queued=queued,
+                **changes,  # type: ignore[arg-type]
+            )
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while (command := self._next_command()) is not None:
+            if isinstance(command, _Load):
+                self._load(command)
+            elif isinstance(command, _Unload):
+                self._let_go()
+                self._publish(state=EngineState.EMPTY, error="")
+            else:
+                self._answer(command)
+            self._current = None
+        self._let_go()
+        self._publish(state=EngineState.CLOSED)
+
+    def _next_command(self) -> _Load | _Unload | _Ask | None:
+        """Wait for the next command; after `close`, only replies are taken, to be ended."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._commands or self._closing)
+            while self._closing and self._commands:
+                command = self._commands.popleft()
+                if isinstance(command, _Ask):
+                    command.reply.finish(FinishReason.CANCELLED, GenerationStats())
+            self._current = self._commands.popleft() if self._commands else None
+            return self._current
+
+    def _load(self, command: _Load) -> None:
+        self._let_go()
+        self._publish(state=EngineState.LOADING, error="", load_stage="starting", load_progress=0.0)
+        try:
+            from engine.loading import load_model
+
+            loaded = load_model(command.options, self._show_progress, command.cancel)
+        except CancelledError:
+            self._publish(state=EngineState.EMPTY, load_stage="", load_progress=0.0)
+            return
+        except Exception as error:  # noqa: BLE001  the thread must outlive whatever a file provokes
+            self._error = _told(error)
+            self._publish(state=EngineState.FAILED, error=str(self._error), load_stage="", load_progress=0.0)
+            return
+        self._loaded = loaded
+        backend = loaded.backend
+        self._publish(
+            state=EngineState.READY,
+            model=loaded.info,
+            load_stage="",
+            load_progress=1.0,
+            backend=backend.name,
+            backend_reason=backend.reason,
+            threads=backend.threads,
+            notices=loaded.notices,
+        )
+
+    def _show_progress(self, stage: str, progress: float) -> None:
+        self._publish(load_stage=stage, load_progress=progress)
+
+    def _answer(self, command: _Ask) -> None:
+        reply = command.reply
+        if self._loaded is None:
+            reply.finish(FinishReason.ERROR, reply.stats, self._error)
+            self._publish()
+            return
+        loaded = self._loaded
+        self._publish(state=EngineState.GENERATING)
+        try:
+            from engine.answer import answer
+
+            answer(
+                loaded,
+                reply,
+                command.asked_at,
+                lambda: self._publish(context_used=len(loaded.session.ids)),
+            )
+        except Exception as error:  # noqa: BLE001  the thread must outlive whatever a prompt provokes
+            reply.finish(FinishReason.ERROR, reply.stats, _told(error))
+        self._publish(state=EngineState.READY, context_used=len(loaded.session.ids))
+
+    def _let_go(self) -> None:
+        if self._loaded is not None:
+            self._loaded.close()
+            self._loaded = None
+        self._error = _NOTHING_LOADED
+        self._publish(model=None, backend="", backend_reason="", threads=0, context_used=0, notices=())
+
+
+def _told(error: Exception) -> EngineError:
+    """Our own errors as they are; anything else is a fault of ours, named in one line."""
+    if isinstance(error, EngineError):
+        return error
+    if isinstance(error, MemoryError):
+        return EngineError("memory ran out: close other programs, or use a smaller context (-c)")
+    detail = " ".join(str(error).split())
+    return EngineError(f"internal error: {type(error).__name__}: {detail}; please report it")

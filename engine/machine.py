@@ -1,0 +1,61 @@
+"""What this machine has for us: memory that is free, and cores.
+
+Reads /proc and cgroup files, and falls back to what POSIX tells. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """Bytes that can be taken without swapping, within the limit of our control group."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
+    free = int(match[1]) * 1024 if match else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # Version 2 of control groups, then version 1; page cache counts as used there, though it can be dropped.
+    for limit_file, used_file, stat_file, cache_key in (
+        ("memory.max", "memory.current", "memory.stat", "file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_cache",
+        ),
+    ):
+        limit, used = _read(_CGROUP / limit_file).strip(), _read(_CGROUP / used_file).strip()
+        if limit.isdigit() and used.isdigit():
+            cache = re.search(rf"^{cache_key} (\d+)$", _read(_CGROUP / stat_file), re.MULTILINE)
+            free = min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
+    return max(0, free)
+
+
+def physical_cores() -> int:
+    """Cores that this process may use; two hardware threads of one core count once."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0)
+    cpus = Path("/sys/devices/system/cpu")
+    cores = {_read(cpus / f"cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu) for cpu in allowed}
+    quota, _, period = _read(_CGROUP / "cpu.max").strip().partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return max(1, min(len(cores), int(quota) // int(period)))
+    return len(cores)
+
+
+def processor_name() -> str:
+    """The processor's name as the system tells it."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> str:
+    """The file's text, empty where there is no such file or it may not be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
