@@ -31,7 +31,8 @@ class Detokenizer:
         data = self._tokenizer.token_bytes(token_id)
         if self._at_start and token_id != self._tokenizer.bos_id:
             self._at_start = False
-            data = data.removeprefix(b" ")
+            if not self._tokenizer.is_special(token_id):
+                data = data.removeprefix(b" ")
         return self._utf8.decode(data)
 
     def flush(self) -> str:

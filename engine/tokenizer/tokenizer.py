@@ -18,6 +18,8 @@ from engine.tokenizer.detokenizer import Detokenizer
 from engine.tokenizer.special_tokens import SpecialTokens
 from engine.tokenizer.vocabulary import TokenKind, Vocabulary
 
+_CONTROL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+_SPECIAL = (*_CONTROL, TokenKind.USER_DEFINED)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -52,15 +54,13 @@ class Tokenizer:
         """The model expects BOS before a text."""
         self.space_prefix = model.space_prefix
         """`encode` puts a space before a text (SentencePiece)."""
-        self.control_tokens = vocabulary.ids_of_kinds(TokenKind.CONTROL, TokenKind.UNKNOWN)
+        self.control_tokens = vocabulary.ids_of_kinds(*_CONTROL)
         """Tokens that are read out of a text only with `parse_special`."""
         self._always = SpecialTokens(vocabulary.ids_of_kinds(TokenKind.USER_DEFINED))
 
     @cached_property
     def _with_control(self) -> SpecialTokens:
-        return SpecialTokens(
-            self._vocabulary.ids_of_kinds(TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
-        )
+        return SpecialTokens(self._vocabulary.ids_of_kinds(*_SPECIAL))
 
     def encode(
         self, text: str, *, parse_special: bool = False, add_bos: bool = False, starts_text: bool = True
@@ -96,7 +96,10 @@ class Tokenizer:
         return self.bos_id
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, the inverse of `encode`; control tokens are written out."""
+        """Return the text of `ids`, the inverse of `encode`; control tokens are written out.
+
+        Blanks of SentencePiece (U+2581) come back as spaces, whichever was typed.
+        """
         detokenizer = Detokenizer(self, starts_text=True)
         return "".join(map(detokenizer.push, ids)) + detokenizer.flush()
 
@@ -118,6 +121,11 @@ class Tokenizer:
         if kind == TokenKind.BYTE:
             return bytes.fromhex(text[3:5])
         return text.encode("utf-8")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is set apart from plain text; errors as for `token_text`."""
+        self.token_text(token_id)
+        return self._vocabulary.kinds[token_id] in _SPECIAL
 
     def id_of(self, text: str) -> int | None:
         """Return the id of the token with exactly this spelling in the file."""
