@@ -24,6 +24,11 @@ def config_dir() -> Path:
     return _place("config", platformdirs.user_config_dir(_NAME, appauthor=False))
 
 
+def settings_file() -> Path:
+    """The settings, in TOML."""
+    return config_dir() / "settings.toml"
+
+
 def state_dir() -> Path:
     """Folder of what may be lost without harm: logs, drafts of the window, measured rates."""
     return _place("state", platformdirs.user_state_dir(_NAME, appauthor=False))

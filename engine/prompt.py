@@ -128,12 +128,3 @@ def _guards(tokens: Iterable[str]) -> tuple[list[str], list[str]]:
         elif not any(guard in token for guard in guards):
             guards.append(special)
     return guards, words
-
-
-def encode_chat(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Sequence[Mapping[str, object]]
-) -> tuple[str, list[int]]:
-    """Return plain text and ids of a whole prompt that opens the assistant's turn; see `PromptEncoder`."""
-    encoder = PromptEncoder(tokenizer, template)
-    marked = encoder.render(messages)
-    return encoder.unmark(marked), encoder.encode(marked)

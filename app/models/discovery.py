@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from app import locations
+from app.settings import load_settings
 
 _MAX_DEPTH = 6
 _MAX_MANIFEST_BYTES = 1 << 20
@@ -46,12 +47,14 @@ class FoundModel:
     """Where it was found."""
 
 
-def discover(folders: Sequence[Path] = ()) -> list[FoundModel]:
+def discover(folders: Sequence[Path] | None = None) -> list[FoundModel]:
     """Return every model file found, our own first; a file reached in two ways is listed once.
 
-    `folders` come from the person's settings; TIERCEL_MODEL_FOLDERS (separated like PATH) adds more.
-    Folders that are missing or unreadable are passed over.
+    `folders` are the person's own, None takes them from the settings file; TIERCEL_MODEL_FOLDERS (separated
+    like PATH) adds more. Folders that are missing or unreadable are passed over.
     """
+    if folders is None:
+        folders = load_settings(locations.settings_file())[0].model_folders
     found: list[FoundModel] = []
     seen: set[str] = set()
     for model in _everywhere(folders):

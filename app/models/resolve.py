@@ -12,7 +12,7 @@ from engine import ModelNotFoundError
 _MOST_NAMES = 4
 
 
-def resolve_model(text: str, folders: Sequence[Path] = ()) -> Path:
+def resolve_model(text: str, folders: Sequence[Path] | None = None) -> Path:
     """Return the file that `text` means: a path, a name from `tiercel models`, or the start of one name.
 
     A name also matches from its last `/` on; letter case is ignored. `folders` as for `discover`.

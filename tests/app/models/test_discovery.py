@@ -59,6 +59,17 @@ def test_folders_from_the_settings_and_the_environment_are_searched(
     ]
 
 
+def test_folders_in_the_settings_file_are_searched_unless_others_are_given(
+    home: Path, tmp_path: Path
+) -> None:
+    _write(tmp_path / "f" / "a.gguf")
+    settings = home / "tiercel" / "config" / "settings.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"model_folders = ['{tmp_path / 'f'}']")
+    assert [m.name for m in discover()] == ["a"]
+    assert discover([]) == []
+
+
 def test_hugging_face_snapshots_are_named_by_repository_and_file(home: Path) -> None:
     hub = home / ".cache" / "huggingface" / "hub"
     blob = _write(hub / "models--acme--tiny-GGUF" / "blobs" / "abc", 5)
