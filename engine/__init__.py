@@ -4,8 +4,15 @@ Everything a front end needs is named here; other modules of `engine` are privat
 package stays cheap (standard library only): the interface paints before numpy and the model code load.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from engine.cancel import CancelToken
 from engine.chat_template import ChatTemplate, open_template
 from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
+from engine.engine import Engine
 from engine.errors import (
     CancelledError,
     ContextError,
@@ -31,10 +38,35 @@ from engine.events import (
 from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
 from engine.tokenizer import Tokenizer, load_tokenizer
 
+if TYPE_CHECKING:
+    from engine.benchmark import Speed, measure_speed
+    from engine.evaluate import Comparison, Perplexity
+    from engine.scoring import score_against_reference, score_text
+
+_NEEDS_NUMPY = {
+    "Speed": "engine.benchmark",
+    "Comparison": "engine.evaluate",
+    "Perplexity": "engine.evaluate",
+    "measure_speed": "engine.benchmark",
+    "score_against_reference": "engine.scoring",
+    "score_text": "engine.scoring",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs numpy when it is first used."""
+    if name in _NEEDS_NUMPY:
+        return getattr(import_module(_NEEDS_NUMPY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
+    "CancelToken",
     "CancelledError",
     "ChatTemplate",
+    "Comparison",
     "ContextError",
+    "Engine",
     "EngineError",
     "EngineSnapshot",
     "EngineState",
@@ -49,18 +81,23 @@ __all__ = [
     "Message",
     "ModelInfo",
     "ModelNotFoundError",
+    "Perplexity",
     "Precision",
     "ReferenceFileError",
     "Reply",
     "ReplyStatus",
     "Request",
     "SamplingParams",
+    "Speed",
     "TemplateError",
     "TensorInfo",
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",
     "load_tokenizer",
+    "measure_speed",
     "open_gguf",
     "open_template",
+    "score_against_reference",
+    "score_text",
 ]

@@ -54,6 +54,8 @@ class Comparison:
 class Reference:
     """What an independent implementation computed for a run of ids."""
 
+    path: Path
+    """Where it was read from."""
     token_ids: npt.NDArray[np.int32]
     """[T]"""
     top1: npt.NDArray[np.int32]
@@ -62,6 +64,15 @@ class Reference:
     """[T, 64], the most probable next tokens, best first."""
     top_logprobs: npt.NDArray[np.float32]
     """[T, 64], their natural log probabilities."""
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise ReferenceFileError when it holds ids that a model with this vocabulary does not have."""
+        largest = max(int(ids.max()) for ids in (self.token_ids, self.top1, self.top_ids))
+        if largest >= vocab_size:
+            raise ReferenceFileError(
+                f"{self.path}: it holds token id {largest}, and this model's vocabulary ends at "
+                f"{vocab_size - 1}: it belongs to another model"
+            )
 
 
 def measure_perplexity(
@@ -139,14 +150,15 @@ def _rest(log_x: Float64Array) -> Float64Array:
     return rest
 
 
-def read_reference(path: Path, vocab_size: int) -> Reference:
+def read_reference(path: Path) -> Reference:
     """Read a NumPy archive with token_ids, top1, top_ids and top_logprobs; other arrays are not looked at.
 
-    Raises ReferenceFileError when it is not such an archive or its ids do not belong to this vocabulary.
+    Raises ReferenceFileError when it is not such an archive.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             reference = Reference(
+                path,
                 arrays["token_ids"].astype(np.int32),
                 arrays["top1"].astype(np.int32),
                 arrays["top_ids"].astype(np.int32),
@@ -163,12 +175,8 @@ def read_reference(path: Path, vocab_size: int) -> Reference:
     shapes = [reference.token_ids.shape, reference.top1.shape, reference.top_ids.shape]
     if not n_tokens or shapes != [(n_tokens,), (n_tokens,), reference.top_logprobs.shape]:
         raise ReferenceFileError(f"{path}: its arrays have different lengths; get another copy of it")
-    for ids in (reference.token_ids, reference.top1, reference.top_ids):
-        if ids.min() < 0 or ids.max() >= vocab_size:
-            raise ReferenceFileError(
-                f"{path}: it holds token id {ids.max()}, and this model's vocabulary ends at "
-                f"{vocab_size - 1}: it belongs to another model"
-            )
+    if min(ids.min() for ids in (reference.token_ids, reference.top1, reference.top_ids)) < 0:
+        raise ReferenceFileError(f"{path}: it holds token ids below 0; get another copy of it")
     return reference
 
 

@@ -70,7 +70,7 @@ def test_a_text_without_a_scored_token_is_refused_with_its_length(tiny_model: Tr
 
 
 def test_a_model_is_at_no_distance_from_itself(tiny_model: Transformer, tmp_path: Path) -> None:
-    reference = read_reference(write_reference(tmp_path / "r.npz", tiny_model), 320)
+    reference = read_reference(write_reference(tmp_path / "r.npz", tiny_model))
     result = compare_with_reference(
         tiny_model, reference, tiny_model.backend.new_kv(70), CancelToken(), chunk=16
     )
@@ -95,7 +95,7 @@ def test_kl64_is_that_of_the_merged_distributions() -> None:
 def test_a_reference_of_another_vocabulary_is_refused(tiny_model: Transformer, tmp_path: Path) -> None:
     path = write_reference(tmp_path / "r.npz", tiny_model)
     with pytest.raises(ReferenceFileError, match="another model"):
-        read_reference(path, 100)
+        read_reference(path).check_vocabulary(100)
 
 
 @pytest.mark.parametrize("case", ["missing", "text", "empty", "folder", "no array", "lengths", "npy"])
@@ -117,5 +117,5 @@ def test_a_file_that_is_no_reference_is_refused_in_one_line(
         with path.open("wb") as file:
             np.save(file, np.arange(3))
     with pytest.raises(ReferenceFileError) as caught:
-        read_reference(path, 320)
+        read_reference(path)
     assert "\n" not in str(caught.value)
