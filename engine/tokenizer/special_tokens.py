@@ -43,7 +43,7 @@ class SpecialTokens:
         """Return end and id of the longest token at `start`."""
         for prefix in (text[start : start + 2], text[start]):
             for length in self._lengths.get(prefix, ()):
-                token_id = self._ids.get(text[start : start + length])
-                if token_id is not None:
-                    return start + length, token_id
+                found = text[start : start + length]  # shorter at the end of the text
+                if found in self._ids:
+                    return start + len(found), self._ids[found]
         return None
