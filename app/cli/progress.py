@@ -18,7 +18,8 @@ class ProgressBar:
         """Draw on `stream`, standard error by default."""
         self._stream = stream or sys.stderr
         self._visible = self._stream.isatty()
-        self._started = time.monotonic()
+        self._started = 0.0
+        """When the first byte had come."""
         self._drawn = 0.0
         self._label = ""
 
@@ -28,12 +29,14 @@ class ProgressBar:
         if not self._visible or (label == self._label and now - self._drawn < _REDRAW_S):
             return
         self._label, self._drawn = label, now
+        if done > 0 and not self._started:
+            self._started = now
         line = label
         if total > 0:
             filled = _BAR_CELLS * min(done, total) // total
-            rate = done / max(now - self._started, 1e-3)
             line += f" [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {done / 1e6:.1f} of {total / 1e6:.1f} MB"
-            line += f", {rate / 1e6:.1f} MB/s"
+            if self._started and now - self._started > 1:
+                line += f", {done / (now - self._started) / 1e6:.1f} MB/s"
         self._write(line[: shutil.get_terminal_size().columns - 1])
 
     def close(self) -> None:

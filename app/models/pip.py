@@ -17,7 +17,6 @@ from engine import EngineError
 
 _POLL_S = 0.1
 _GRACE_S = 3.0
-_LOG_TAIL_BYTES = 1 << 16
 _NETWORK_SIGNS = (
     "NewConnectionError",
     "NameResolutionError",
@@ -55,28 +54,22 @@ def download(requirement: str, into: Path, on_tick: Callable[[], None]) -> None:
 
 
 def _run(command: Sequence[str], folder: Path, on_tick: Callable[[], None]) -> tuple[int, str]:
-    """Run `command` with its temporary files in `folder`; return exit status and the end of its output."""
-    log = folder / "pip.log"
+    """Run `command` with its temporary files in `folder`; return its exit status and what it printed."""
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-        ) as process,
-    ):
+    # Output through a pipe, not a file: on a full disk a file would lose the reason.
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as process:
         try:
             while True:
                 try:
-                    code = process.wait(_POLL_S)
-                    break
+                    output, _ = process.communicate(timeout=_POLL_S)
+                    return process.returncode, output.decode("utf-8", "replace")
                 except subprocess.TimeoutExpired:
                     on_tick()
         except BaseException:
             _end(process)
             raise
-    with log.open("rb") as lines:
-        lines.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        return code, lines.read().decode("utf-8", "replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

