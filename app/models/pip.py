@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from engine import EngineError
 
 _POLL_S = 0.1
 _GRACE_S = 3.0
+_FULL_BYTES = 2 << 20
+_DISK_FULL = "No space left on device"
 _NETWORK_SIGNS = (
     "NewConnectionError",
     "NameResolutionError",
@@ -28,6 +31,8 @@ _NETWORK_SIGNS = (
     "Temporary failure in name resolution",
     "Network is unreachable",
     "Connection refused",
+    "Connection interrupted",
+    "incomplete-download",
 )
 
 
@@ -48,9 +53,17 @@ def download(requirement: str, into: Path, on_tick: Callable[[], None]) -> None:
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command += ["--progress-bar", "off", "--disable-pip-version-check", "--dest", str(into), requirement]
-    code, log = _run(command, into, on_tick)
+    least_free = _free(into)
+
+    def watch() -> None:
+        nonlocal least_free
+        least_free = min(least_free, _free(into))
+        on_tick()
+
+    code, log = _run(command, into, watch)
     if code != 0:
-        raise PullError(explain(requirement, log))
+        # pip takes a failed write for a broken connection, and frees the space before it leaves.
+        raise PullError(explain(requirement, _DISK_FULL if least_free < _FULL_BYTES else log))
 
 
 def _run(command: Sequence[str], folder: Path, on_tick: Callable[[], None]) -> tuple[int, str]:
@@ -72,6 +85,10 @@ def _run(command: Sequence[str], folder: Path, on_tick: Callable[[], None]) -> t
             raise
 
 
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
@@ -82,7 +99,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def explain(requirement: str, log: str) -> str:
     """Return one line for a person out of pip's output."""
-    if "No space left on device" in log or "Disk quota exceeded" in log:
+    if _DISK_FULL in log or "Disk quota exceeded" in log:
         return f"the disk is full: free some space, then pull again ({requirement})"
     if any(sign in log for sign in _NETWORK_SIGNS):
         return (

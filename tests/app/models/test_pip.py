@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import time
@@ -64,6 +65,17 @@ def test_a_failure_of_pip_becomes_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
     assert str(error.value).isprintable()
 
 
+def test_a_disk_that_was_full_meanwhile_is_the_reason_whatever_pip_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    into = _fake_pip(monkeypatch, tmp_path, "time.sleep(0.3); print('incomplete-download'); sys.exit(1)")
+    usage = shutil.disk_usage(tmp_path)
+    free = iter([10**9, 1000])
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=next(free, 10**9)))
+    with pytest.raises(PullError, match="the disk is full"):
+        download("tiny==1.0", into, lambda: None)
+
+
 def test_a_python_without_pip_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PullError, match="-m ensurepip"):
@@ -80,6 +92,7 @@ def test_a_python_without_pip_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPa
             "no network",
         ),
         ("ERROR: No matching distribution found for tiny==1.0", "index has no tiny==1.0, or does not answer"),
+        ("WARNING: Connection interrupted while downloading.\nerror: incomplete-download", "broke off"),
         ("", "no output"),
     ],
 )
