@@ -1,0 +1,191 @@
+"""The application: bindings, themes, and the order in which it starts and ends. No logic of its own.
+
+It paints first. The database, the search for models and the engine (with numpy and the kernels) come after
+the first frame, in threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.theme import Theme
+
+from app import locations
+from app.actions import ACTIONS, bindings
+from app.background import in_thread
+from app.bridge import PULL_S, ChatEngine
+from app.screens.chat import ChatScreen
+from app.settings import DEFAULT_THEME, SettingsFile
+from app.startup import first_model
+from app.store import Store
+from app.themes import TOKENS, load_themes
+from engine import LoadOptions
+
+_UNSAVED: Final = "not everything could be saved; ^Q once more quits without it"
+
+
+class TiercelApp(App[int]):
+    """Chat with a model on this machine. Give it a function that makes the engine."""
+
+    CSS_PATH = "screens/chat.tcss"  # Textual reads no stylesheet of a default screen by itself
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (30, "-tall")]  # noqa: RUF012
+
+    def __init__(self, make_engine: Callable[[], ChatEngine], options: LoadOptions | None = None) -> None:
+        """Start with `options`, else with the model of the settings or the only one found."""
+        super().__init__()
+        self._make_engine = make_engine
+        self._options = options
+        self._settings = SettingsFile(locations.config_dir() / "settings.toml")
+        self._store = Store(locations.data_dir() / "conversations.db")
+        self._chat = ChatScreen(self._store, self._settings)
+        self._warned = False
+        themes, problems = load_themes(locations.config_dir() / "themes")
+        for theme in themes:
+            self.register_theme(theme)
+        wanted = self._settings.values.theme
+        self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
+        self._problems = [*self._settings.problems, *problems]
+
+    def get_default_screen(self) -> Screen[None]:
+        """Return the chat."""
+        return self._chat
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Return our tokens, for themes that do not know them."""
+        return TOKENS
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Return what the command palette offers."""
+        for action in ACTIONS:
+            if action.method not in ("", "command_palette"):
+                method = getattr(self, f"action_{action.method}")
+                yield SystemCommand(action.label.capitalize(), action.help, method)
+        yield SystemCommand("Theme", "Choose the colour theme", self.action_change_theme)
+
+    def on_mount(self) -> None:
+        """Paint, then start everything that takes time."""
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+        self.call_after_refresh(self._start)
+
+    def _start(self) -> None:
+        self._store.start()
+        self.set_interval(PULL_S, self._chat.pull)
+        self._chat.notice("settings", " · ".join(self._problems))
+        self.run_worker(self._chat.show_conversations())
+        self.run_worker(self._start_engine())
+
+    async def _start_engine(self) -> None:
+        settings = self._settings.values
+        options = self._options
+        if options is None and (path := await in_thread(lambda: first_model(settings))) is not None:
+            options = LoadOptions(path, context=settings.context, threads=settings.threads)
+        if options is not None:
+            self._chat.bridge.load(options)
+        else:
+            self.action_models()
+        try:
+            self._chat.bridge.attach(await in_thread(self._make_engine))
+        except (ImportError, OSError) as error:
+            self._chat.notice("error", f"the engine cannot start: {error}")
+
+    def shut_down(self) -> bool:
+        """Stop the engine and save everything; False when something could not be saved. Idempotent."""
+        self._chat.bridge.close()
+        try:
+            self._settings.save()
+        except OSError:
+            return self._store.close() and False
+        return self._store.close()
+
+    def _keep_theme(self, theme: Theme) -> None:
+        self._settings.change(theme=theme.name)
+
+    # -- actions
+
+    def action_stop(self) -> None:
+        """Stop the reply."""
+        self._chat.stop()
+
+    async def action_new_chat(self) -> None:
+        """Begin a new conversation."""
+        await self._chat.new_chat()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        from app.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    def action_chats(self) -> None:
+        """Show or hide the conversations."""
+        self._chat.toggle_chats()
+
+    def action_models(self) -> None:
+        """Choose a model."""
+        # Imported when it is wanted: what it needs to fetch a model is not needed for the first paint.
+        from app.screens.models import ModelsScreen
+
+        settings = self._settings.values
+        model = self._chat.bridge.snapshot.model
+
+        def load(path: Path | None) -> None:
+            if path is not None:
+                self._chat.bridge.load(LoadOptions(path, settings.context, settings.threads))
+
+        self.push_screen(
+            ModelsScreen(settings.model_folders, model.path if model is not None else None), load
+        )
+
+    def action_newest(self) -> None:
+        """Follow the newest line."""
+        self._chat.newest()
+
+    def action_copy(self) -> None:
+        """Copy what is selected, in whichever widget it is."""
+        focused = self.focused
+        text = self.screen.get_selected_text() or getattr(focused, "selected_text", "")
+        if text:
+            self.copy_to_clipboard(text)
+            self._chat.hint(f"{len(text):,} characters sent to the terminal's clipboard")
+        else:
+            self._chat.hint("nothing is selected; ^Q quits")
+
+    async def action_quit(self) -> None:
+        """Quit; with unsaved text only when asked twice."""
+        if self._store.trouble and not self._warned:
+            self._warned = True
+            self._chat.notice("error", f"{self._store.trouble}: {_UNSAVED}")
+            return
+        self.exit(0)
+
+
+def main(options: LoadOptions | None = None) -> int:
+    """Run the application; `options` name the model to begin with. Returns the exit code."""
+    app = TiercelApp(_real_engine, options)
+    try:
+        code = app.run()
+    finally:
+        saved = app.shut_down()
+    if not saved:
+        print("tiercel: not everything could be saved: see the free space of the disk", file=sys.stderr)
+        return 1
+    return code if code is not None else app.return_code or 0
+
+
+def _real_engine() -> ChatEngine:
+    from engine import Engine
+
+    return Engine()

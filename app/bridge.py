@@ -1,0 +1,212 @@
+"""Between the engine and the screen: the only file that knows both sides.
+
+The engine never calls us. Ten times a second `pull` looks at its snapshot and at the replies that grow,
+tells the listener what is new, and has the store save it. Runs in the event loop and never blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from app.conversation import Conversation, Turn, TurnStatus, build_request
+from app.store import Store
+from engine import (
+    EngineSnapshot,
+    EngineState,
+    FinishReason,
+    LoadOptions,
+    ModelInfo,
+    Reply,
+    ReplyStatus,
+    Request,
+    SamplingParams,
+)
+
+PULL_S: Final = 0.1
+"""Seconds between two pulls."""
+SAVE_S: Final = 1.5
+"""Seconds between two saves of a growing reply: what a crash may cost."""
+
+
+class ChatEngine(Protocol):
+    """What we ask of an engine; no call blocks."""
+
+    @property
+    def snapshot(self) -> EngineSnapshot:
+        """The engine's state now."""
+
+    def load(self, options: LoadOptions) -> None:
+        """Load a model instead of the present one."""
+
+    def ask(self, request: Request) -> Reply:
+        """Queue a request; the reply grows."""
+
+    def close(self) -> None:
+        """End the engine's thread."""
+
+
+class Listener(Protocol):
+    """Who shows what the bridge finds."""
+
+    def engine_changed(self, snapshot: EngineSnapshot) -> None:
+        """Show a new state of the engine."""
+
+    def reply_grew(self, live: LiveReply, text: str) -> None:
+        """Show new text, which may be empty when only counts have moved."""
+
+    def reply_ended(self, live: LiveReply) -> None:
+        """Show that the reply has ended; its turn says how."""
+
+
+@dataclass(slots=True)
+class LiveReply:
+    """A reply that was asked for and has not ended."""
+
+    conversation: Conversation
+    turn: Turn
+    system: str
+    """System prompt; empty for none."""
+    reply: Reply | None = None
+    """None while no model is loaded."""
+    offset: int = 0
+    """How far the reply has been read."""
+    saved_at: float = 0.0
+    """When the text was saved last, on the monotonic clock."""
+
+    @property
+    def phase(self) -> str:
+        """What the reply waits for, in words; empty once it has text."""
+        if self.turn.text:
+            return ""
+        if self.reply is None:
+            return "waiting for a model"
+        if self.reply.status is ReplyStatus.QUEUED:
+            return "waiting for its turn"
+        stats = self.reply.stats
+        return f"reading {stats.prefilled_tokens:,} of {stats.prompt_tokens - stats.cached_tokens:,} tokens"
+
+
+class Bridge:
+    """Pulls one engine for one listener."""
+
+    def __init__(self, store: Store, listener: Listener) -> None:
+        """Create a bridge whose engine is still to come."""
+        self.snapshot = EngineSnapshot()
+        self._store = store
+        self._listener = listener
+        self._engine: ChatEngine | None = None
+        self._load: LoadOptions | None = None
+        self._live: dict[int, LiveReply] = {}
+
+    def attach(self, engine: ChatEngine) -> None:
+        """Use `engine` from now on; what was asked before reaches it now."""
+        self._engine = engine
+        if self._load is not None:
+            engine.load(self._load)
+        self.pull()
+
+    def load(self, options: LoadOptions) -> None:
+        """Load a model, now or once the engine is there."""
+        self._load = options
+        if self._engine is not None:
+            self._engine.load(options)
+            self.pull()
+
+    def ask(self, conversation: Conversation, system: str, sampling: SamplingParams) -> LiveReply:
+        """Add a reply to `conversation` and have it generated as soon as a model is ready."""
+        turn = conversation.add("assistant", status=TurnStatus.STREAMING)
+        turn.sampling = sampling
+        live = LiveReply(conversation, turn, system, saved_at=time.monotonic())
+        self._live[conversation.id] = live
+        return live
+
+    def live(self, conversation: Conversation) -> LiveReply | None:
+        """Return the reply that grows in `conversation`, if any."""
+        return self._live.get(conversation.id)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any reply is still to come."""
+        return bool(self._live)
+
+    def stop(self, conversation: Conversation) -> bool:
+        """Stop the reply in `conversation` and keep its text; False when there is none."""
+        live = self._live.get(conversation.id)
+        if live is None:
+            return False
+        if live.reply is not None:
+            live.reply.cancel()
+        else:
+            self._end(live, TurnStatus.CANCELLED, "stopped before it began")
+        return True
+
+    def close(self) -> None:
+        """Stop everything, keeping what has been generated, and end the engine."""
+        for live in list(self._live.values()):
+            if live.reply is not None:
+                live.reply.cancel()
+                live.turn.text += live.reply.read(live.offset)[0]
+                live.turn.stats = live.reply.stats
+            self._end(live, TurnStatus.CANCELLED, "stopped: the program was closed")
+        if self._engine is not None:
+            self._engine.close()
+
+    def pull(self) -> None:
+        """Look once: tell the listener and the store what is new."""
+        if self._engine is None:
+            return
+        snapshot = self._engine.snapshot
+        if snapshot.seq != self.snapshot.seq:
+            self.snapshot = snapshot
+            self._listener.engine_changed(snapshot)
+        ready = snapshot.state in (EngineState.READY, EngineState.GENERATING)
+        for live in list(self._live.values()):
+            if live.reply is not None:
+                self._follow(live, live.reply)
+            elif ready and snapshot.model is not None:
+                live.reply = self._ask_engine(self._engine, live, snapshot.model)
+                self._listener.reply_grew(live, "")
+
+    def _ask_engine(self, engine: ChatEngine, live: LiveReply, model: ModelInfo) -> Reply:
+        live.turn.model = model.name
+        before = live.conversation.turns[: live.conversation.turns.index(live.turn)]
+        sampling = live.turn.sampling or SamplingParams()
+        request = build_request(
+            before, has_template=model.has_template, system=live.system, sampling=sampling
+        )
+        return engine.ask(request)
+
+    def _follow(self, live: LiveReply, reply: Reply) -> None:
+        done = reply.done  # asked before reading: whatever is appended later comes before `done` as well
+        text, live.offset = reply.read(live.offset)
+        moved = reply.stats is not live.turn.stats
+        live.turn.text += text
+        live.turn.stats = reply.stats
+        if text or moved:
+            self._listener.reply_grew(live, text)
+        if done:
+            self._end(live, *_outcome(reply))
+        elif text and time.monotonic() - live.saved_at >= SAVE_S:
+            live.saved_at = time.monotonic()
+            self._store.save_text(live.turn)
+
+    def _end(self, live: LiveReply, status: TurnStatus, note: str) -> None:
+        live.turn.status, live.turn.note = status, note
+        del self._live[live.conversation.id]
+        self._store.finish(live.turn)
+        self._listener.reply_ended(live)
+
+
+def _outcome(reply: Reply) -> tuple[TurnStatus, str]:
+    """Return how the turn ended and what to say about it."""
+    match reply.finish_reason:
+        case FinishReason.CANCELLED:
+            return TurnStatus.CANCELLED, f"stopped after {reply.stats.completion_tokens:,} tokens"
+        case FinishReason.ERROR:
+            return TurnStatus.ERROR, str(reply.error or "the engine failed")
+        case FinishReason.LENGTH:
+            return TurnStatus.DONE, "ended here: the limit of tokens was reached"
+        case _:
+            return TurnStatus.DONE, ""

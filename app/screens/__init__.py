@@ -1,0 +1,1 @@
+"""The screens, each with its structure (`.tcss`) beside it."""

@@ -1,0 +1,259 @@
+"""The chat screen: what is typed goes to the bridge, what the bridge finds goes to the widgets.
+
+Holds the open conversation. Does not know the engine's thread (the bridge does) or SQL (the store does).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import date
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Input, Markdown, Static
+
+from app.background import in_thread
+from app.bridge import Bridge, LiveReply
+from app.conversation import COMPLETION_TOKENS, Conversation
+from app.sanitize import sanitize_line
+from app.settings import SettingsFile
+from app.store import ConversationInfo, Store
+from app.widgets.conversation_list import ConversationList
+from app.widgets.prompt import Prompt
+from app.widgets.sidebar import Sidebar
+from app.widgets.status import KeyBar, NoticeBar, StatusBar, TopBar
+from app.widgets.transcript import Transcript
+from engine import EngineSnapshot, EngineState
+
+HINT_S: Final = 5.0
+"""Seconds that a hint stays."""
+_WELCOME: Final = "[b $primary]tiercel[/]\n[$muted]Talk to a model on this machine. Nothing leaves it.[/]"
+_BASE_MODEL: Final = (
+    f"a base model: it continues your text, {COMPLETION_TOKENS} tokens at a time, instead of answering"
+)
+
+
+class ChatScreen(Screen[None]):
+    """Conversations on the left, the open one on the right, the message box below it."""
+
+    def __init__(self, store: Store, settings: SettingsFile) -> None:
+        """Begin with a new, empty conversation."""
+        super().__init__()
+        self.bridge = Bridge(store, self)
+        self._store = store
+        self._settings = settings
+        self._conversation = Conversation()
+        self._opened: dict[int, Conversation] = {}
+        """Conversations opened so far: their text is here even while it cannot be saved."""
+        self._infos: dict[int, ConversationInfo] = {}
+
+    def compose(self) -> ComposeResult:
+        """Build the panes."""
+        with Horizontal(id="columns"):
+            yield Sidebar()
+            with Vertical(id="main"):
+                yield TopBar()
+                yield Transcript(_WELCOME)
+                yield NoticeBar()
+                yield Prompt()
+                yield StatusBar()
+        yield KeyBar()
+        yield Static("too small: 40x15 is the least", id="too-small")
+
+    def on_mount(self) -> None:
+        """Put the cursor where one types."""
+        self.query_one(Prompt).focus()
+        self._show_engine()
+
+    # -- what the application asks for
+
+    async def show_conversations(self) -> None:
+        """Read the list of conversations from the store."""
+        try:
+            infos = await in_thread(self._store.conversations)
+        except sqlite3.Error as error:
+            self.notice("error", f"the conversations cannot be read: {error}")
+            return
+        self._infos = {info.id: info for info in infos} | self._infos
+        self._show_list()
+
+    async def new_chat(self) -> None:
+        """Begin a new conversation."""
+        await self._show(Conversation())
+        self.query_one(Prompt).focus()
+
+    def stop(self) -> None:
+        """Stop the reply; when there is none take a notice away; in any case go back to the message box."""
+        if not self.bridge.stop(self._conversation):
+            self.query_one(NoticeBar).dismiss()
+        search = self.query_one("#search", Input)
+        if search.value:
+            search.clear()
+        self.query_one(Prompt).focus()
+
+    def toggle_chats(self) -> None:
+        """Show the conversations and go there, or hide them when there already."""
+        sidebar = self.query_one(Sidebar)
+        if sidebar.display and sidebar.has_focus_within:
+            self._set_chats(False)
+        else:
+            self._set_chats(True)
+            self.query_one(ConversationList).focus()
+
+    def newest(self) -> None:
+        """Follow the newest line."""
+        self.query_one(Transcript).follow()
+
+    def notice(self, kind: str, text: str) -> None:
+        """Show a notice; see `NoticeBar.KINDS`."""
+        self.query_one(NoticeBar).set(kind, text)
+
+    def hint(self, text: str) -> None:
+        """Show a notice that goes away by itself."""
+        self.notice("hint", text)
+        self.set_timer(HINT_S, lambda: self.notice("hint", ""))
+
+    def pull(self) -> None:
+        """Look at the engine and the store once."""
+        self.bridge.pull()
+        self.notice("store", self._store.trouble or self._store.notice)
+
+    # -- what the bridge finds
+
+    def engine_changed(self, snapshot: EngineSnapshot) -> None:
+        """Show the engine's new state."""
+        self._show_engine()
+        self.notice("error", snapshot.error if snapshot.state is EngineState.FAILED else "")
+        notices = list(snapshot.notices)
+        if snapshot.model is not None and not snapshot.model.has_template:
+            notices.insert(0, f"{sanitize_line(snapshot.model.name)} is {_BASE_MODEL}")
+        self.notice("engine", " · ".join(notices))
+        if snapshot.state is EngineState.READY and snapshot.model is not None:
+            self._settings.change(last_model=snapshot.model.path)
+            self.run_worker(self._save_settings(), group="settings")
+
+    def reply_grew(self, live: LiveReply, text: str) -> None:
+        """Show what is new of a reply, if its conversation is open."""
+        if live.conversation is self._conversation:
+            if view := self.query_one(Transcript).view(live.turn):
+                view.grow(live.phase)
+            self._show_status()
+
+    def reply_ended(self, live: LiveReply) -> None:
+        """Show how a reply has ended."""
+        if live.conversation is self._conversation:
+            if view := self.query_one(Transcript).view(live.turn):
+                view.end()
+            self._show_status()
+
+    # -- what the widgets say
+
+    @on(Prompt.Submitted)
+    async def _send(self, event: Prompt.Submitted) -> None:
+        if self.bridge.live(self._conversation) is not None:
+            self.hint("a reply is still coming: Esc stops it")
+            return
+        self.query_one(Prompt).clear()
+        conversation = self._conversation
+        message = conversation.add("user", event.text)
+        settings = self._settings.values
+        live = self.bridge.ask(conversation, settings.system, settings.sampling)
+        self._store.add(conversation, message, live.turn)
+        self._opened[conversation.id] = conversation
+        self._remember(conversation)
+        await self.query_one(Transcript).add(message, live.turn)
+        self.reply_grew(live, "")
+        self.bridge.pull()
+
+    @on(Prompt.Scrolled)
+    def _scroll(self, event: Prompt.Scrolled) -> None:
+        transcript = self.query_one(Transcript)
+        if event.direction < 0:
+            transcript.scroll_page_up(animate=False)
+        else:
+            transcript.scroll_page_down(animate=False)
+
+    @on(ConversationList.Opened)
+    async def _open(self, event: ConversationList.Opened) -> None:
+        conversation = self._opened.get(event.conversation_id)
+        if conversation is None:
+            info = self._infos[event.conversation_id]
+            try:
+                conversation = await in_thread(lambda: self._store.load(info))
+            except sqlite3.Error as error:
+                self.notice("error", f"this conversation cannot be read: {error}")
+                return
+            self._opened[conversation.id] = conversation
+        await self._show(conversation)
+        if not self.has_class("-wide"):
+            self._set_chats(False)
+        self.query_one(Prompt).focus()
+
+    @on(Input.Changed, "#search")
+    async def _search(self, event: Input.Changed) -> None:
+        query = event.value
+        if not query.strip():
+            self._show_list()
+            return
+        try:
+            hits = await in_thread(lambda: self._store.search(query))
+        except sqlite3.Error as error:
+            self.notice("error", f"the search failed: {error}")
+            return
+        if self.query_one("#search", Input).value == query:  # else a later one is on its way
+            for hit in hits:
+                info = ConversationInfo(hit.conversation_id, hit.title, hit.updated_at)
+                self._infos.setdefault(hit.conversation_id, info)
+            self.query_one(ConversationList).show_hits(hits, self._conversation.id)
+
+    @on(Input.Submitted, "#search")
+    def _leave_search(self) -> None:
+        self.query_one(ConversationList).focus()
+
+    @on(Markdown.LinkClicked)
+    def _copy_link(self, event: Markdown.LinkClicked) -> None:
+        # Never opened: the address was written by a model.
+        self.app.copy_to_clipboard(event.href)
+        self.hint(f"address sent to the terminal's clipboard: {event.href}")
+
+    # -- inside
+
+    async def _show(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        await self.query_one(Transcript).show(conversation)
+        self._show_engine()
+        self._show_list()
+
+    def _remember(self, conversation: Conversation) -> None:
+        info = ConversationInfo(conversation.id, conversation.title, conversation.updated_at)
+        self._infos[conversation.id] = info
+        self._show_list()
+        self._show_engine()
+
+    def _show_list(self) -> None:
+        infos = sorted(self._infos.values(), key=lambda info: info.updated_at, reverse=True)
+        self.query_one(ConversationList).show(infos, self._conversation.id, date.today())
+
+    def _show_engine(self) -> None:
+        self.query_one(TopBar).show(self._conversation.title, self.bridge.snapshot)
+        self.query_one(Sidebar).show_model(self.bridge.snapshot)
+        self._show_status()
+
+    def _show_status(self) -> None:
+        live = self.bridge.live(self._conversation)
+        self.query_one(StatusBar).show(self.bridge.snapshot, live)
+
+    def _set_chats(self, shown: bool) -> None:
+        self.set_class(shown, "-chats-shown")
+        self.set_class(not shown, "-chats-hidden")
+        if not shown:
+            self.query_one(Prompt).focus()
+
+    async def _save_settings(self) -> None:
+        try:
+            await in_thread(self._settings.save)
+        except OSError as error:
+            self.notice("settings", f"settings were not saved: {error}")

@@ -1,0 +1,171 @@
+"""The one-line widgets around the conversation: title above, numbers and notices below, keys at the end.
+
+Each renders from what it is given; none of them asks anyone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.content import Content
+from textual.style import Style
+from textual.visual import VisualType
+from textual.widget import Widget
+
+from app.actions import ACTIONS, Action
+from app.bridge import LiveReply
+from app.sanitize import sanitize_line
+from app.widgets.meters import bar, context_fraction, context_line, model_line
+from engine import EngineSnapshot, EngineState, ReplyStatus
+
+_GAP: Final = 2
+
+
+def _spread(left: Content, right: Content, width: int) -> Content:
+    """Return a line with `left` and `right` at its ends; where room is short the left one gives way."""
+    room = max(0, width - right.cell_length - _GAP)
+    if left.cell_length > room:
+        left = left.truncate(room, ellipsis=True)
+    return Content.assemble(left, " " * max(0, width - left.cell_length - right.cell_length), right)
+
+
+class TopBar(Widget):
+    """Title of the conversation, and the model."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__()
+        self._title = ""
+        self._snapshot = EngineSnapshot()
+
+    def show(self, title: str, snapshot: EngineSnapshot) -> None:
+        """Show these."""
+        if (title, snapshot.model) != (self._title, self._snapshot.model):
+            self._title, self._snapshot = title, snapshot
+            self.refresh()
+
+    def render(self) -> VisualType:
+        """Draw the line."""
+        width = self.content_size.width
+        title = Content.styled(sanitize_line(self._title) or "New conversation", "bold")
+        model = self._snapshot.model
+        if model is None:
+            return _spread(title, Content.styled("no model", "$muted"), width)
+        right = Content.styled(model_line(model), "$muted")
+        return _spread(title, right.truncate(max(12, width * 2 // 3), ellipsis=True), width)
+
+
+class StatusBar(Widget):
+    """What the engine does, how fast, and how full the context is."""
+
+    def __init__(self) -> None:
+        """Show an empty engine."""
+        super().__init__()
+        self._snapshot = EngineSnapshot()
+        self._live: LiveReply | None = None
+
+    def show(self, snapshot: EngineSnapshot, live: LiveReply | None) -> None:
+        """Show the engine and the reply that grows in the open conversation."""
+        self._snapshot, self._live = snapshot, live
+        self.refresh()
+
+    def render(self) -> VisualType:
+        """Draw the line."""
+        width = self.content_size.width
+        if self._snapshot.model is None:
+            right = Content("")
+        else:
+            cells = 16 if width >= 70 else 6
+            used = context_line(self._snapshot)
+            meter = bar(context_fraction(self._snapshot), cells)
+            right = Content.assemble(("context ", "$muted"), meter, f" {used}")
+        return _spread(self._left(), right, width)
+
+    def _left(self) -> Content:
+        snapshot = self._snapshot
+        if snapshot.state is EngineState.LOADING:
+            share = snapshot.load_progress
+            words = f" {sanitize_line(snapshot.load_stage) or 'loading'} {share:.0%}"
+            return Content.assemble(("◐ ", "$warning"), bar(share, 10), words)
+        if self._live is not None:
+            return self._generating(self._live)
+        match snapshot.state:
+            case EngineState.READY | EngineState.GENERATING:
+                return Content.assemble(("● ", "$success"), "ready")
+            case EngineState.FAILED:
+                return Content.assemble(("✗ ", "$error"), "the model did not load  F3 chooses another")
+            case _:
+                return Content.assemble(("○ ", "$muted"), "no model  F3 chooses one")
+
+    def _generating(self, live: LiveReply) -> Content:
+        stats = live.turn.stats
+        if live.reply is None or live.reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
+            return Content.assemble(("◐ ", "$warning"), live.phase, ("  Esc stops", "$muted"))
+        parts = [f"{stats.decode_tok_s:.1f} tok/s"] if stats.decode_tok_s else []
+        parts += [f"first {stats.ttft_s:.2f} s"] if stats.ttft_s else []
+        parts.append(f"{stats.completion_tokens:,} tok")
+        return Content.assemble(("● ", "$primary"), " · ".join(parts), ("  Esc stops", "$muted"))
+
+
+class NoticeBar(Widget):
+    """The one thing a person should know now; the most serious kind wins. Hidden while there is none."""
+
+    KINDS: Final = ("error", "store", "hint", "engine", "settings")
+    """From the most serious to the least."""
+
+    def __init__(self) -> None:
+        """Show nothing."""
+        super().__init__()
+        self._texts: dict[str, str] = {}
+        self.display = False
+
+    def set(self, kind: str, text: str) -> None:
+        """Show `text`, or nothing of this kind when it is empty."""
+        if self._texts.get(kind, "") != text:
+            self._texts[kind] = text
+            self.display = any(self._texts.values())
+            self.refresh(layout=True)
+
+    def dismiss(self) -> bool:
+        """Take away what is shown; False when nothing was."""
+        kind = self._kind()
+        if kind:
+            self.set(kind, "")
+        return bool(kind)
+
+    def render(self) -> VisualType:
+        """Draw the text."""
+        kind = self._kind()
+        mark, style = {"error": ("✗ ", "$error"), "store": ("! ", "$error"), "hint": ("› ", "$primary")}.get(
+            kind, ("! ", "$warning")
+        )
+        return Content.assemble((mark, style), sanitize_line(self._texts.get(kind, "")))
+
+    def _kind(self) -> str:
+        return next((kind for kind in self.KINDS if self._texts.get(kind)), "")
+
+
+class KeyBar(Widget):
+    """The most used keys; a click on one does what the key does."""
+
+    def __init__(self) -> None:
+        """Show the keys; they are no links and shall not look like some."""
+        super().__init__()
+        self.auto_links = False
+
+    def render(self) -> VisualType:
+        """Draw the keys that fit, the most important ones first to get a place."""
+        room = self.content_size.width + _GAP
+        kept: dict[Action, Content] = {}
+        for action in sorted((action for action in ACTIONS if action.rank), key=lambda action: action.rank):
+            part = _key(action)
+            room -= part.cell_length + _GAP
+            if room < 0:
+                break
+            kept[action] = part
+        return Content(" " * _GAP).join(kept[action] for action in ACTIONS if action in kept)
+
+
+def _key(action: Action) -> Content:
+    part = Content.assemble((action.shown, "bold"), " ", (action.label, "$muted"))
+    return part.stylize(Style.from_meta({"@click": f"app.{action.method}"})) if action.method else part

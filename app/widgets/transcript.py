@@ -1,0 +1,123 @@
+"""The conversation on the screen: a scrolling window on its newest turns.
+
+Bounded, because every mounted Markdown block slows each layout and style pass: the newest replies are full
+Markdown, older ones are folded to one widget each, and the oldest are taken away until someone scrolls up
+to them. Knows turns and scrolling, not the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from app.conversation import Conversation, Turn
+from app.widgets.turn import TurnView
+
+UNFOLDED: Final = 6
+"""Newest turns shown as full Markdown."""
+PAGE: Final = 16
+"""Turns mounted at first, and added at the top at a time."""
+MOST: Final = 48
+"""Turns mounted at most while the newest line is in view."""
+
+
+class Transcript(VerticalScroll, can_focus=True):
+    """Shows one conversation and follows its newest line."""
+
+    BLANK = True
+
+    def __init__(self, welcome: str) -> None:
+        """Show `welcome` where a conversation has no turn yet."""
+        super().__init__()
+        self._welcome = Content.from_markup(welcome)
+        self._conversation = Conversation()
+        self._first = 0
+        """Index of the first turn that is mounted."""
+        self._loading = False
+
+    def compose(self) -> ComposeResult:
+        """Build the line above the first turn."""
+        yield Static(id="earlier")
+
+    def on_mount(self) -> None:
+        """Follow the newest line."""
+        self.show_welcome()
+        self.anchor()
+
+    async def show(self, conversation: Conversation) -> None:
+        """Show `conversation` from its newest turn."""
+        self._conversation = conversation
+        turns = conversation.turns
+        self._first = max(0, len(turns) - PAGE)
+        views = [self._view(index) for index in range(self._first, len(turns))]
+        async with self.batch():
+            await self.remove_children(TurnView)
+            await self.mount_all(views)
+        self.show_welcome()
+        self.anchor()
+
+    async def add(self, *turns: Turn) -> None:
+        """Show turns that the conversation has just got, and follow them."""
+        self.anchor()
+        await self.mount_all([TurnView(turn) for turn in turns])
+        self.show_welcome()
+        await self._bound()
+
+    def view(self, turn: Turn) -> TurnView | None:
+        """Return the widget that shows `turn`, if it is mounted."""
+        return next((view for view in self.query(TurnView) if view.turn is turn), None)
+
+    def show_welcome(self, text: str | None = None) -> None:
+        """Show what stands above the first turn; a new `text` replaces the welcome."""
+        if text is not None:
+            self._welcome = Content.from_markup(text)
+        marker = self.query_one("#earlier", Static)
+        empty = not self._conversation.turns
+        marker.set_class(empty, "-welcome")
+        marker.display = empty or self._first > 0
+        marker.update(self._welcome if empty else Content(f"▲ {self._first} earlier messages"))
+
+    def follow(self) -> None:
+        """Go to the newest line and stay there."""
+        self.anchor()
+        self.scroll_end(animate=False)
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        """Fetch earlier turns when their place comes into view."""
+        super().watch_scroll_y(old, new)
+        if new <= 0 < self._first and old > new and not self._loading:
+            self._loading = True
+            self.call_later(self._show_earlier)
+
+    async def _show_earlier(self) -> None:
+        height = self.virtual_size.height
+        first = max(0, self._first - PAGE)
+        views = [self._view(index) for index in range(first, self._first)]
+        self._first = first
+        await self.mount_all(views, after="#earlier")
+        self.show_welcome()
+
+        def keep_place() -> None:
+            self.scroll_to(y=self.virtual_size.height - height, animate=False)
+            self._loading = False
+
+        self.call_after_refresh(keep_place)
+
+    async def _bound(self) -> None:
+        """Fold what is no longer new and take away what is far above."""
+        views = list(self.query(TurnView))
+        for view in views[:-UNFOLDED]:
+            await view.fold()
+        if len(views) > MOST:
+            gone = views[: len(views) - MOST + PAGE]
+            self._first += len(gone)
+            await self.remove_children(gone)
+            self.show_welcome()
+
+    def _view(self, index: int) -> TurnView:
+        turns = self._conversation.turns
+        return TurnView(turns[index], folded=index < len(turns) - UNFOLDED)
