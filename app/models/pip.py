@@ -103,7 +103,8 @@ def explain(requirement: str, log: str) -> str:
         return f"the disk is full: free some space, then pull again ({requirement})"
     if any(sign in log for sign in _NETWORK_SIGNS):
         return (
-            f"no network to fetch {requirement} from the package index: check the connection, then pull again"
+            f"no network: the package index was not reached, or the download of {requirement} broke off; "
+            "check the connection, then pull again"
         )
     if "No matching distribution found" in log or "Could not find a version" in log:
         return (
