@@ -12,9 +12,9 @@ from engine.tokenizer import Detokenizer
 
 
 class Pieces:
-    """Stands in for a tokenizer: id i is the i-th piece, special if it begins with two spaces; 99 is BOS."""
+    """Stands in for a tokenizer: id i is the i-th piece, special if it begins with two spaces; -1 is BOS."""
 
-    bos_id = 99
+    bos_id = -1
 
     def __init__(self, pieces: Sequence[bytes], space_prefix: bool = False) -> None:
         self.pieces = pieces
@@ -87,7 +87,7 @@ def test_only_a_text_of_its_own_loses_the_one_space_put_before_it(
 
 @pytest.mark.parametrize(
     ("ids", "expected"),
-    [((99, 0), "<s>Hi"), ((1, 2), "no space"), ((3, 0), "   Hi"), ((99, 3, 0), "<s>   Hi")],
+    [((-1, 0), "<s>Hi"), ((1, 2), "no space"), ((3, 0), "   Hi"), ((-1, 3, 0), "<s>   Hi")],
 )
 def test_the_space_is_looked_for_behind_bos_but_not_in_or_behind_other_tokens(
     ids: tuple[int, ...], expected: str
