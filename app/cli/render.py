@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from app.cli.inputs import read_text
 from app.models import resolve_model
 from app.sanitize import sanitize, sanitize_line
 from engine import ChatTemplate, InputFileError, open_template
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         template = open_template(path, bos_token=chat.bos_token, eos_token=chat.eos_token)
     else:
         template = ChatTemplate(
-            _read_text(args.template),
+            read_text(args.template),
             bos_token=chat.bos_token or "",
             eos_token=chat.eos_token or "",
             origin=sanitize_line(str(args.template)),
@@ -72,7 +73,7 @@ class _Chat:
 
 
 def _read_chat(path: Path) -> _Chat:
-    text = _read_text(path)
+    text = read_text(path)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -116,16 +117,6 @@ def _time(path: Path, text: str | None) -> datetime | None:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError:
         raise _fault(path, f"has {text!r} for `now`: write it as 2025-01-31T12:00:00") from None
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _fault(path, f"is not UTF-8 at byte {error.start}") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _fault(path, f"cannot be read: {reason}") from None
 
 
 def _fault(path: Path, what: str) -> InputFileError:
