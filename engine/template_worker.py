@@ -22,7 +22,7 @@ from pathlib import Path
 from engine.template_environment import RenderError, render
 
 _MEMORY_BYTES = 2**30
-_GRACE_S = 1.0
+_GRACE_S = 3.0
 
 
 class TemplateWorker:

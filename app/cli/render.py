@@ -21,6 +21,8 @@ T = TypeVar("T")
 NAME = "render"
 HELP = "show the prompt text of a conversation"
 
+_KEYS = frozenset({"messages", "bos_token", "eos_token", "add_generation_prompt", "tools", "now"})
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare where the template and the conversation come from."""
@@ -80,6 +82,8 @@ def _read_chat(path: Path) -> _Chat:
         raise _fault(path, f"is not JSON: {sanitize_line(str(error))}") from None
     if not isinstance(data, dict):
         raise _fault(path, f"holds a {type(data).__name__} where an object with `messages` was expected")
+    if unknown := sorted(data.keys() - _KEYS):
+        print(f"tiercel: {sanitize_line(f'{path}: ignored: ' + ', '.join(unknown))}", file=sys.stderr)
     messages = _objects(path, data, "messages")
     if messages is None:
         raise _fault(path, "has no `messages`")

@@ -48,6 +48,11 @@ def test_every_key_of_the_file_counts(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == '[B]<user>Hello <|im_end|> é[E][{"name": "t"}]31.01.2025 12'
 
 
+def test_a_key_without_a_meaning_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(*_files(tmp_path, {"messages": [HELLO], "add_prompt": True})) == 0
+    assert "ignored: add_prompt" in capsys.readouterr().err
+
+
 def test_a_model_brings_template_and_tokens_and_the_file_may_replace_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
