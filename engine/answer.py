@@ -136,9 +136,7 @@ def _encode(loaded: LoadedModel, request: Request) -> Prompt:
     if request.prompt is not None:
         return _encode_raw(loaded, request.prompt)
     if loaded.encoder is None:
-        raise TemplateError(
-            f"{loaded.info.template_origin}: give the text to continue as a raw prompt (--raw)"
-        )
+        raise TemplateError(f"{loaded.info.template_origin}; give the text as a raw prompt (--raw)")
     return _encode_chat(loaded, loaded.encoder, request)
 
 

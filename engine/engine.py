@@ -57,6 +57,7 @@ class Engine:
         self._current: _Load | _Unload | _Ask | None = None
         self._closing = False
         self._loaded: LoadedModel | None = None
+        self._loaded_at = 0.0
         self._error = _NOTHING_LOADED
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -156,7 +157,7 @@ class Engine:
             self._error = _told(error)
             self._publish(state=EngineState.FAILED, error=str(self._error), load_stage="", load_progress=0.0)
             return
-        self._loaded = loaded
+        self._loaded, self._loaded_at = loaded, perf_counter()
         backend = loaded.backend
         self._publish(
             state=EngineState.READY,
@@ -186,7 +187,7 @@ class Engine:
             answer(
                 loaded,
                 reply,
-                command.asked_at,
+                max(command.asked_at, self._loaded_at),
                 lambda: self._publish(context_used=len(loaded.session.ids)),
             )
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a prompt provokes

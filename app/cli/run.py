@@ -1,0 +1,158 @@
+"""`tiercel run`: one answer from the shell. Text on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
+from app.cli.exit_codes import INTERRUPTED, OK, UsageError
+from app.cli.inputs import piped_text
+from app.cli.progress import ProgressBar
+from app.sanitize import sanitize, sanitize_line
+from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams
+
+NAME = "run"
+HELP = "answer one prompt, or continue a text"
+
+_DEFAULTS = SamplingParams()
+_SAMPLING = {
+    "temperature": (float, "0 always takes the most probable token"),
+    "top_k": (int, "keep the k most probable tokens; 0 keeps all"),
+    "top_p": (float, "keep the fewest tokens with this probability; 1 keeps all"),
+    "min_p": (float, "drop tokens below this share of the best one; 0 keeps all"),
+    "typical_p": (float, "locally typical sampling; 1 keeps all"),
+    "repeat_penalty": (float, "weaken tokens of the last ones; 1 is off"),
+    "presence_penalty": (float, "subtracted once per token seen; 0 is off"),
+    "frequency_penalty": (float, "subtracted per occurrence; 0 is off"),
+    "penalty_window": (int, "how many last tokens the penalties look at"),
+    "seed": (int, "of the random draws; without it another one each time"),
+}
+"""Fields of SamplingParams as options: type and help."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the prompt, the model and how tokens are drawn."""
+    add_model_arguments(parser)
+    parser.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt; piped standard input is added")
+    parser.add_argument("--system", metavar="TEXT", help="a system message before the prompt")
+    parser.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
+    parser.add_argument("-n", "--max-tokens", type=natural_int, metavar="N", help="stop after so many tokens")
+    parser.add_argument(
+        "-c", "--context", type=positive_int, metavar="N", help="context in tokens (default: 4096 at most)"
+    )
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+    )
+    for name, (kind, text) in _SAMPLING.items():
+        default = getattr(_DEFAULTS, name)
+        shown = "" if default is None else f" (default: {default})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=default, metavar="X", help=text + shown
+        )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
+        "ttft_ms, prefill_tok_s, decode_tok_s, seed",
+    )
+    parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answer as it comes, or one object at its end."""
+    request = _request(args)
+    options = load_options(args, context=args.context)
+    engine = Engine()
+    try:
+        engine.load(options)
+        reply = engine.ask(request)
+        interrupted = _follow(engine, reply, quiet=args.json)
+        notices = engine.snapshot.notices
+    finally:
+        engine.close()
+    for notice in notices:
+        print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
+    if reply.error is not None:
+        raise reply.error
+    print(
+        json.dumps(_as_json(reply)) if args.json else _summary(reply), file=None if args.json else sys.stderr
+    )
+    return INTERRUPTED if interrupted else OK
+
+
+def _request(args: argparse.Namespace) -> Request:
+    piped = piped_text()
+    if not args.raw:
+        piped = piped.rstrip("\n")
+    prompt = "\n\n".join(part for part in (args.prompt, piped) if part)
+    if not prompt:
+        raise UsageError("there is no prompt: give one with -p, or pipe text in")
+    try:
+        sampling = SamplingParams(**{name: getattr(args, name) for name in _SAMPLING})
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    limits = {"sampling": sampling, "max_tokens": args.max_tokens, "stop": tuple(args.stop)}
+    if args.raw:
+        if args.system:
+            raise UsageError("--system needs the chat template, which --raw leaves out: put it in the prompt")
+        return Request(prompt=prompt, **limits)
+    system = (Message("system", args.system),) if args.system else ()
+    return Request(messages=(*system, Message("user", prompt)), **limits)
+
+
+def _follow(engine: Engine, reply: Reply, *, quiet: bool) -> bool:
+    """Write the reply as it grows; ctrl+c stops it and keeps what came. Returns whether that happened."""
+    bar, interrupted, offset, last = ProgressBar(), False, 0, ""
+    while True:
+        try:
+            if reply.status is ReplyStatus.QUEUED and sys.stderr.isatty():
+                snapshot = engine.snapshot
+                bar.update(f"{snapshot.load_stage} {snapshot.load_progress:.0%}", 0, 0)
+                reply.wait(offset, 0.1)
+            else:
+                bar.close()
+                reply.wait(offset)
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            engine.close()
+        ended = reply.done
+        text, offset = reply.read(offset)
+        if text and not quiet:
+            last = text
+            sys.stdout.write(sanitize(text) if sys.stdout.isatty() else text)
+            sys.stdout.flush()
+        if ended:
+            break
+    bar.close()
+    if last and not last.endswith("\n"):
+        print()
+    return interrupted
+
+
+def _summary(reply: Reply) -> str:
+    s = reply.stats
+    ended = "interrupted; " if reply.finish_reason is FinishReason.CANCELLED else ""
+    return (
+        f"[{ended}{s.prompt_tokens} prompt tokens, {s.cached_tokens} cached, {s.prefill_tok_s:.1f} tok/s; "
+        f"first token after {s.ttft_s * 1000:.0f} ms; {s.completion_tokens} tokens, "
+        f"{s.decode_tok_s:.1f} tok/s; seed {s.seed}]"
+    )
+
+
+def _as_json(reply: Reply) -> dict[str, object]:
+    s = reply.stats
+    return {
+        "text": reply.text,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": s.prompt_tokens,
+        "cached_tokens": s.cached_tokens,
+        "completion_tokens": s.completion_tokens,
+        "ttft_ms": round(s.ttft_s * 1000, 3),
+        "prefill_tok_s": round(s.prefill_tok_s, 3),
+        "decode_tok_s": round(s.decode_tok_s, 3),
+        "seed": s.seed,
+    }
