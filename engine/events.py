@@ -55,7 +55,7 @@ class GenerationStats:
     decode_s: float = 0.0
     """From the first drawn id to the last."""
     ttft_s: float = 0.0
-    """From `Engine.ask`, or the end of loading where that was later, to the first id; 0 while there is none."""
+    """From `Engine.ask`, or the end of loading if that was later, to the first id; 0 before it."""
     seed: int = 0
     """The seed that was used."""
 

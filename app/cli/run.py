@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
     if reply.error is not None:
         raise reply.error
+    if interrupted and not reply.stats.prompt_tokens:
+        raise KeyboardInterrupt  # while loading: there is nothing to sum up
     print(
         json.dumps(_as_json(reply)) if args.json else _summary(reply), file=None if args.json else sys.stderr
     )

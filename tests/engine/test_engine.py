@@ -1,0 +1,265 @@
+"""The engine thread: replies grow, turns reuse the cache, nothing that goes wrong ends the thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import (
+    ContextError,
+    Engine,
+    EngineError,
+    EngineState,
+    FinishReason,
+    GGUFError,
+    LoadOptions,
+    Message,
+    Reply,
+    Request,
+    SamplingParams,
+    TemplateError,
+)
+from tests.tiny_gguf import CHATML, write_tiny_model
+
+GREEDY = SamplingParams(temperature=0)
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("chat") / "chat.gguf", chat_template=CHATML)
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("base") / "base.gguf", architecture="gemma3")
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.close()
+    assert engine.snapshot.state is EngineState.CLOSED
+
+
+def wait(reply: Reply) -> Reply:
+    deadline = time.monotonic() + 30
+    while not reply.done:
+        reply.wait(1 << 60, 0.05)
+        assert time.monotonic() < deadline
+    return reply
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        time.sleep(0.005)
+        assert time.monotonic() < deadline
+
+
+def user(*texts: str) -> tuple[Message, ...]:
+    """User and assistant in turns, the user first."""
+    return tuple(Message(("user", "assistant")[i % 2], text) for i, text in enumerate(texts))
+
+
+def test_a_loaded_model_answers_and_the_snapshot_says_what_it_is(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model, context=64, threads=1))
+    reply = wait(engine.ask(Request(user("Hi"), sampling=GREEDY, max_tokens=5)))
+    assert reply.error is None
+    assert (reply.finish_reason, len(reply.token_ids)) == (FinishReason.LENGTH, 5)
+    stats = reply.stats
+    assert (stats.cached_tokens, stats.completion_tokens) == (0, 5)
+    assert stats.prefilled_tokens == stats.prompt_tokens > 5
+    assert 0 < stats.prefill_s <= stats.ttft_s
+    assert stats.decode_tok_s > 0
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    snapshot = engine.snapshot
+    assert snapshot.model is not None
+    assert (snapshot.model.name, snapshot.model.max_context) == ("tiny llama", 64)
+    assert snapshot.model.has_template
+    assert snapshot.context_used == stats.prompt_tokens + 4  # the last id drawn was not fed
+    assert snapshot.backend
+    assert snapshot.backend_reason
+    assert snapshot.threads == 1
+
+
+def test_each_turn_of_ten_computes_only_what_is_new(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    messages = user("hello")
+    known = 0
+    for turn in range(10):
+        reply = wait(engine.ask(Request(messages, sampling=SamplingParams(seed=turn), max_tokens=6)))
+        assert reply.error is None
+        assert reply.stats.cached_tokens == known
+        # <|im_end|> \n <|im_start|> user \n ... <|im_end|> \n <|im_start|> assistant \n, some in bytes
+        assert reply.stats.prefilled_tokens < 45
+        wait_for(lambda: engine.snapshot.state is EngineState.READY)
+        known = engine.snapshot.context_used
+        messages = (*messages, Message("assistant", reply.text), Message("user", f"and {turn}?"))
+    assert known > 250
+
+
+def test_an_edited_turn_computes_from_the_edit_on(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    first = wait(engine.ask(Request(user("hello"), sampling=GREEDY, max_tokens=6)))
+    wait(engine.ask(Request(user("hello", first.text, "one"), sampling=GREEDY, max_tokens=6)))
+    edited = wait(engine.ask(Request(user("hello", first.text, "two"), sampling=GREEDY, max_tokens=6)))
+    assert edited.stats.cached_tokens > first.stats.prompt_tokens
+    alone = Engine()
+    alone.load(LoadOptions(chat_model))
+    wait(alone.ask(Request(user("hello"), sampling=GREEDY, max_tokens=6)))
+    expected = wait(alone.ask(Request(user("hello", first.text, "two"), sampling=GREEDY, max_tokens=6)))
+    alone.close()
+    assert edited.token_ids == expected.token_ids
+
+
+def test_the_seed_used_is_reported_and_gives_the_same_reply_again(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    hot = SamplingParams(temperature=2.0, top_k=0)
+    first = wait(engine.ask(Request(user("hello"), sampling=hot, max_tokens=12)))
+    again = SamplingParams(temperature=2.0, top_k=0, seed=first.stats.seed)
+    assert (
+        wait(engine.ask(Request(user("hello"), sampling=again, max_tokens=12))).token_ids == first.token_ids
+    )
+
+
+def test_a_stop_string_ends_the_reply_before_it(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    free = wait(engine.ask(Request(user("hello"), sampling=GREEDY, max_tokens=12)))
+    stop = free.text[len(free.text) // 2 :][:3]
+    stopped = wait(engine.ask(Request(user("hello"), sampling=GREEDY, max_tokens=12, stop=(stop,))))
+    assert stopped.finish_reason is FinishReason.STOP
+    assert stopped.text == free.text[: free.text.index(stop)]
+    following = wait(engine.ask(Request(user("hello", stopped.text, "on"), sampling=GREEDY, max_tokens=2)))
+    assert following.error is None
+
+
+def test_a_raw_prompt_is_continued_and_its_continuation_again(engine: Engine, base_model: Path) -> None:
+    engine.load(LoadOptions(base_model))
+    first = wait(engine.ask(Request(prompt="hello world", sampling=GREEDY, max_tokens=6)))
+    longer = wait(
+        engine.ask(Request(prompt="hello world" + first.text + " the", sampling=GREEDY, max_tokens=2))
+    )
+    assert longer.stats.cached_tokens == first.stats.prompt_tokens + 5
+
+
+def test_a_base_model_refuses_a_conversation_and_says_what_to_do(engine: Engine, base_model: Path) -> None:
+    engine.load(LoadOptions(base_model))
+    reply = wait(engine.ask(Request(user("hello"))))
+    assert reply.finish_reason is FinishReason.ERROR
+    assert isinstance(reply.error, TemplateError)
+    assert "--raw" in str(reply.error)
+
+
+def test_an_empty_prompt_is_an_error_of_one_line(engine: Engine, base_model: Path) -> None:
+    engine.load(LoadOptions(base_model))
+    assert isinstance(wait(engine.ask(Request(prompt=""))).error, ContextError)
+
+
+def test_a_cancelled_reply_keeps_its_text_and_the_engine_goes_on(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    reply = engine.ask(Request(user("hello"), sampling=SamplingParams(seed=1, temperature=3.0, top_k=0)))
+    wait_for(lambda: len(reply.token_ids) > 3)
+    reply.cancel()
+    cancelled_at = time.monotonic()
+    wait(reply)
+    assert time.monotonic() - cancelled_at < 1.0  # 0.1 s by contract; the machine may be busy
+    assert reply.finish_reason is FinishReason.CANCELLED
+    assert reply.error is None
+    assert reply.text
+    assert len(reply.token_ids) == reply.stats.completion_tokens
+    assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_a_reply_cancelled_before_its_turn_computes_nothing(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    reply = engine.ask(Request(user("hello")))
+    reply.cancel()
+    assert wait(reply).finish_reason is FinishReason.CANCELLED
+    assert reply.stats.prefilled_tokens == 0
+
+
+def test_a_prompt_longer_than_the_context_names_both_counts(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model, context=16))
+    reply = wait(engine.ask(Request(user("hello " * 20))))
+    assert isinstance(reply.error, ContextError)
+    assert f"{reply.stats.prompt_tokens} tokens" in str(reply.error)
+    assert "holds 16" in str(reply.error)
+
+
+def test_a_file_that_fails_to_load_fails_its_requests_with_the_same_error(
+    engine: Engine, chat_model: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(chat_model.read_bytes()[:2000])
+    engine.load(LoadOptions(broken))
+    reply = wait(engine.ask(Request(user("hello"))))
+    assert isinstance(reply.error, GGUFError)
+    assert engine.snapshot.state is EngineState.FAILED
+    assert engine.snapshot.error == str(reply.error)
+    engine.load(LoadOptions(chat_model))
+    assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_requests_without_a_model_say_so(engine: Engine, chat_model: Path) -> None:
+    assert "no model" in str(wait(engine.ask(Request(user("hello")))).error)
+    engine.load(LoadOptions(chat_model))
+    engine.unload()
+    assert "no model" in str(wait(engine.ask(Request(user("hello")))).error)
+    assert engine.snapshot.model is None
+    assert engine.snapshot.state is EngineState.EMPTY
+
+
+def test_a_fault_of_ours_becomes_an_error_and_the_thread_lives(
+    engine: Engine, chat_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    engine.load(LoadOptions(chat_model))
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.answer.answer", fail)
+        error = wait(engine.ask(Request(user("hello")))).error
+    assert isinstance(error, EngineError)
+    assert "RuntimeError: two lines" in str(error)
+    assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_closing_ends_every_reply(chat_model: Path) -> None:
+    engine = Engine()
+    engine.load(LoadOptions(chat_model))
+    replies = [engine.ask(Request(user("hello"))) for _ in range(3)]
+    engine.close()
+    replies.append(engine.ask(Request(user("hello"))))
+    assert all(wait(reply).finish_reason is FinishReason.CANCELLED for reply in replies)
+    assert engine.snapshot.state is EngineState.CLOSED
+    engine.close()
+
+
+def test_the_queue_is_counted(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model))
+    replies = [engine.ask(Request(user("hello"), max_tokens=200)) for _ in range(3)]
+    wait_for(lambda: engine.snapshot.state is EngineState.GENERATING)
+    assert engine.snapshot.queued == 2
+    for reply in replies:
+        reply.cancel()
+    for reply in replies:
+        wait(reply)
+    assert engine.snapshot.queued == 0
+
+
+@pytest.mark.model
+def test_ten_turns_with_a_real_model_compute_only_their_new_ids(engine: Engine, smollm2_path: Path) -> None:
+    engine.load(LoadOptions(smollm2_path, context=1024))
+    messages = user("Tell me about the sea, in one sentence. 🌊")
+    known = 0
+    for turn in range(10):
+        reply = wait(engine.ask(Request(messages, sampling=SamplingParams(seed=turn), max_tokens=12)))
+        assert reply.error is None
+        assert reply.stats.cached_tokens == known
+        wait_for(lambda: engine.snapshot.state is EngineState.READY)
+        known = engine.snapshot.context_used
+        messages = (*messages, Message("assistant", reply.text), Message("user", f"And number {turn}? 再说"))
