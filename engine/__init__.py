@@ -1,7 +1,7 @@
 """The engine's only door: load GGUF models, ask them, watch them. Imports nothing of `app`.
 
 Everything a front end needs is named here; other modules of `engine` are private to it. Importing this
-package stays cheap (standard library only): the interface paints before numpy and the model code load.
+package stays cheap: what the interface does not need for its first frame is imported on first use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
-from engine.chat_template import ChatTemplate, open_template
 from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
 from engine.engine import Engine
 from engine.errors import (
@@ -35,15 +34,24 @@ from engine.events import (
     Reply,
     ReplyStatus,
 )
-from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
-from engine.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from engine.benchmark import Speed, measure_speed
+    from engine.chat_template import ChatTemplate, open_template
     from engine.evaluate import Comparison, Perplexity
+    from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
     from engine.scoring import score_against_reference, score_text
+    from engine.tokenizer import Tokenizer, load_tokenizer
 
-_NEEDS_NUMPY = {
+_ON_FIRST_USE = {
+    "ChatTemplate": "engine.chat_template",
+    "GGUFFile": "engine.gguf",
+    "LazyArray": "engine.gguf",
+    "TensorInfo": "engine.gguf",
+    "Tokenizer": "engine.tokenizer",
+    "load_tokenizer": "engine.tokenizer",
+    "open_gguf": "engine.gguf",
+    "open_template": "engine.chat_template",
     "Speed": "engine.benchmark",
     "Comparison": "engine.evaluate",
     "Perplexity": "engine.evaluate",
@@ -54,9 +62,9 @@ _NEEDS_NUMPY = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs numpy when it is first used."""
-    if name in _NEEDS_NUMPY:
-        return getattr(import_module(_NEEDS_NUMPY[name]), name)
+    """Import a name's module when it is first used."""
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
