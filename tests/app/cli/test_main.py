@@ -1,0 +1,147 @@
+"""The command line as a whole: exit codes, one-line errors, help, broken pipes and ctrl+c."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from tests.tiny_gguf import CHATML, write_tiny_model
+
+COMMANDS = ("run", "bench", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Enough context for a reply that is still running when it is interrupted.
+    path = tmp_path_factory.mktemp("cli") / "tiny.gguf"
+    return write_tiny_model(path, chat_template=CHATML, context=100_000)
+
+
+def tiercel(*arguments: str | Path, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "app", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_the_general_help_names_every_command_and_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {command} " in shown for command in COMMANDS)
+    assert "130 interrupted" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_help_ends_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "example: " in capsys.readouterr().out.strip().rpartition("\n\n")[2]
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tiercel 0.")
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["chatt"])
+    assert ended.value.code == 2
+    assert "'chatt'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["run", "-m", "{tmp}/none.gguf", "-p", "x"], 3, "none.gguf"),
+        (["run", "-m", "{tmp}", "-p", "x"], 3, "folder"),
+        (["run", "-m", "{tmp}/empty.gguf", "-p", "x"], 3, "empty.gguf"),
+        (["run", "-m", "{tiny}", "-p", "hello " * 99, "-c", "50"], 4, "context holds 50"),
+        (["run", "-m", "{tiny}", "-p", "x", "-c", "999999999"], 4, "of memory are free"),
+        (["run", "-m", "{tiny}", "-p", "x", "--top-p", "2"], 2, "top_p is 2.0"),
+        (["run", "-m", "{tiny}", "-p", ""], 2, "no prompt"),
+        (["run", "-m", "{tiny}", "-p", "x", "--raw", "--system", "s"], 2, "--system"),
+        (["bench", "-m", "{tmp}/empty.gguf"], 3, "empty.gguf"),
+        (["bench", "-m", "{tiny}", "-p", "0", "-n", "0"], 2, "nothing to measure"),
+        (["perplexity", "-m", "{tiny}", "-f", "{tmp}/none.txt"], 3, "none.txt"),
+        (["perplexity", "-m", "{tiny}", "-f", "{tmp}/short.txt"], 4, "longer text"),
+        (["perplexity", "-m", "{tiny}", "--reference", "{tmp}/short.txt"], 3, "short.txt"),
+        (["perplexity", "-m", "{tiny}", "-f", "{tmp}/short.txt", "-c", "1"], 2, "window of 1"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_an_exit_code(
+    tiny: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr("app.cli.run.piped_text", lambda: "")
+    (tmp_path / "empty.gguf").touch()
+    (tmp_path / "short.txt").write_text("short")
+    assert main([argument.format(tmp=tmp_path, tiny=tiny) for argument in arguments]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("tiercel: ")
+    assert shown.err.count("\n") == 1
+    assert said in shown.err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5", "99999999999999999999"])
+def test_a_count_that_is_none_is_wrong_usage(
+    tiny: Path, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-m", str(tiny), "-p", "x", f"--context={number}"])
+    assert ended.value.code == 2
+    assert "not a whole number" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
+    process = tiercel("run", "-m", tiny, "-p", "hello", "--temperature", "3", "--seed", "1")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_keeps_what_was_said(tiny: Path, as_json: bool) -> None:
+    flags = ["--json"] if as_json else []
+    # Without stop tokens: a hot draw of seed 1 goes on for long.
+    process = tiercel(
+        "run", "-m", tiny, "-p", "hello", "--temperature", "0", *flags, stdin=subprocess.DEVNULL
+    )
+    if as_json:
+        time.sleep(2)
+    else:
+        assert process.stdout is not None
+        os.read(process.stdout.fileno(), 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    if as_json:
+        assert json.loads(out)["finish_reason"] == "cancelled"
+    else:
+        assert "interrupted" in err

@@ -1,0 +1,102 @@
+"""`tiercel run`: what goes where, how prompts are put together, and that JSON has the promised keys."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.__main__ import main
+from tests.tiny_gguf import CHATML, write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("run") / "tiny.gguf"
+    return str(write_tiny_model(path, chat_template=CHATML))
+
+
+def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main(["run", *arguments, "--temperature", "0", "-n", "6", "--json"]) == 0
+    result: dict[str, object] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_text_goes_to_standard_output_and_one_line_of_counts_to_standard_error(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    assert main(["run", "-m", tiny, "-p", "hello", "--temperature", "0", "-n", "6"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == run_json(capsys, "-m", tiny, "-p", "hello")["text"] + "\n"  # type: ignore[operator]
+    assert shown.err.count("\n") == 1
+    for words in ("prompt tokens", "0 cached", "6 tokens", "tok/s", "first token after"):
+        assert words in shown.err
+
+
+def test_json_has_the_promised_keys(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    result = run_json(capsys, "-m", tiny, "-p", "hello", "--seed", "7")
+    assert result.keys() == {
+        "text",
+        "finish_reason",
+        "prompt_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "ttft_ms",
+        "prefill_tok_s",
+        "decode_tok_s",
+        "seed",
+    }
+    assert (result["finish_reason"], result["completion_tokens"], result["seed"]) == ("length", 6, 7)
+
+
+def test_piped_text_is_the_prompt_or_follows_it(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"hello world\n")
+    piped = run_json(capsys, "-m", tiny)
+    pipe(monkeypatch, b"")
+    given = run_json(capsys, "-m", tiny, "-p", "hello world")
+    assert (piped["text"], piped["prompt_tokens"]) == (given["text"], given["prompt_tokens"])
+    pipe(monkeypatch, b"world")
+    both = run_json(capsys, "-m", tiny, "-p", "hello")
+    pipe(monkeypatch, b"")
+    joined = run_json(capsys, "-m", tiny, "-p", "hello\n\nworld")
+    assert (both["text"], both["prompt_tokens"]) == (joined["text"], joined["prompt_tokens"])
+
+
+def test_a_raw_prompt_has_no_template_and_a_system_message_adds_a_turn(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    raw = run_json(capsys, "-m", tiny, "--raw", "-p", "hello")
+    plain = run_json(capsys, "-m", tiny, "-p", "hello")
+    system = run_json(capsys, "-m", tiny, "-p", "hello", "--system", "hello")
+    assert raw["prompt_tokens"] == 1
+    assert raw["prompt_tokens"] < plain["prompt_tokens"] < system["prompt_tokens"]  # type: ignore[operator]
+
+
+def test_piped_text_that_is_not_utf_8_is_refused(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"abc\xff")
+    assert main(["run", "-m", tiny]) == 3
+    assert "not UTF-8 at byte 3" in capsys.readouterr().err
+
+
+def test_a_base_model_without_raw_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    assert main(["run", "-m", str(write_tiny_model(tmp_path / "base.gguf")), "-p", "x"]) == 1
+    assert "--raw" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+"""What the machine is said to have is sane, and limits of control groups count."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import machine
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+def test_there_is_memory_and_a_core_and_a_name() -> None:
+    assert machine.available_memory() > 1 << 20
+    assert 1 <= machine.physical_cores() <= (os.cpu_count() or 1)
+    assert machine.processor_name()
+
+
+def test_a_memory_limit_counts_page_cache_as_free(cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text("1000000\n")
+    (cgroup / "memory.current").write_text("700000\n")
+    (cgroup / "memory.stat").write_text("anon 600000\nfile 50000\n")
+    assert machine.available_memory() == 350000
+
+
+def test_a_memory_limit_of_version_1_counts_too(cgroup: Path) -> None:
+    (cgroup / "memory").mkdir()
+    (cgroup / "memory/memory.limit_in_bytes").write_text("1000000\n")
+    (cgroup / "memory/memory.usage_in_bytes").write_text("1000001\n")
+    assert machine.available_memory() == 0
+
+
+def test_no_limit_is_no_limit(cgroup: Path) -> None:
+    (cgroup / "memory.max").write_text("max\n")
+    (cgroup / "memory.current").write_text("700000\n")
+    assert machine.available_memory() > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("quota", "most"), [("50000 100000", 1), ("100000 100000", 1), ("max 100000", 1 << 20)]
+)
+def test_a_processor_quota_bounds_the_cores(cgroup: Path, quota: str, most: int) -> None:
+    (cgroup / "cpu.max").write_text(quota + "\n")
+    assert 1 <= machine.physical_cores() <= most
