@@ -115,7 +115,8 @@ def test_a_count_that_is_none_is_wrong_usage(
 
 
 def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
-    process = tiercel("run", "-m", tiny, "-p", "hello", "--temperature", "3", "--seed", "1")
+    arguments = ("run", "-m", tiny, "-p", "hello", "--temperature", "3", "--seed", "1")
+    process = tiercel(*arguments, stdin=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.read(1)
@@ -128,10 +129,8 @@ def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_what_was_said(tiny: Path, as_json: bool) -> None:
     flags = ["--json"] if as_json else []
-    # Without stop tokens: a hot draw of seed 1 goes on for long.
-    process = tiercel(
-        "run", "-m", tiny, "-p", "hello", "--temperature", "0", *flags, stdin=subprocess.DEVNULL
-    )
+    arguments = ("run", "-m", tiny, "-p", "hello", "--temperature", "0", *flags)
+    process = tiercel(*arguments, stdin=subprocess.DEVNULL)
     if as_json:
         time.sleep(2)
     else:

@@ -98,5 +98,6 @@ def test_a_base_model_without_raw_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe(monkeypatch, b"")
-    assert main(["run", "-m", str(write_tiny_model(tmp_path / "base.gguf")), "-p", "x"]) == 1
+    path = write_tiny_model(tmp_path / "base.gguf", architecture="gemma3")
+    assert main(["run", "-m", str(path), "-p", "x"]) == 1
     assert "--raw" in capsys.readouterr().err
