@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 
 from app.cli.exit_codes import FAILED, INTERRUPTED, MEANINGS, USAGE, UsageError, exit_code
 from app.sanitize import sanitize_line
@@ -58,7 +57,7 @@ def _dispatch(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_epilog() if {"-h", "--help"} & set(arguments) else None,
     )
-    parser.add_argument("--version", action="version", version=f"tiercel {version('tiercel')}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     args = parser.parse_args(arguments)
@@ -73,6 +72,15 @@ def _application(model: str | None) -> int:
     from engine import LoadOptions
 
     return run_application(None if model is None else LoadOptions(resolve_model(model)))
+
+
+class _ShowVersion(argparse.Action):
+    """Looks the version up only when asked: reading package metadata delays the first frame by 30 ms."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        parser.exit(0, f"tiercel {version('tiercel')}\n")
 
 
 def _epilog() -> str:
