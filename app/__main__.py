@@ -80,7 +80,8 @@ class _ShowVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        parser.exit(0, f"tiercel {version('tiercel')}\n")
+        print(f"tiercel {version('tiercel')}")
+        parser.exit()
 
 
 def _epilog() -> str:
