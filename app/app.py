@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, Final
 
+from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -21,13 +22,13 @@ from textual.theme import Theme
 from app import locations
 from app.actions import ACTIONS, bindings
 from app.background import in_thread
-from app.bridge import PULL_S, ChatEngine
+from app.bridge import ChatEngine
 from app.screens.chat import ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
 from app.startup import first_model
 from app.store import Store
 from app.themes import TOKENS, load_themes
-from engine import LoadOptions
+from engine import Engine, LoadOptions
 
 _UNSAVED: Final = "not everything could be saved; ^Q once more quits without it"
 
@@ -35,7 +36,8 @@ _UNSAVED: Final = "not everything could be saved; ^Q once more quits without it"
 class TiercelApp(App[int]):
     """Chat with a model on this machine. Give it a function that makes the engine."""
 
-    CSS_PATH = "screens/chat.tcss"  # Textual reads no stylesheet of a default screen by itself
+    # Textual reads no stylesheet of a default screen by itself.
+    CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (30, "-tall")]  # noqa: RUF012
@@ -82,7 +84,7 @@ class TiercelApp(App[int]):
 
     def _start(self) -> None:
         self._store.start()
-        self.set_interval(PULL_S, self._chat.pull)
+        self._chat.start_pulling()
         self._chat.notice("settings", " · ".join(self._problems))
         self.run_worker(self._chat.show_conversations())
         self.run_worker(self._start_engine())
@@ -100,6 +102,13 @@ class TiercelApp(App[int]):
             self._chat.bridge.attach(await in_thread(self._make_engine))
         except (ImportError, OSError) as error:
             self._chat.notice("error", f"the engine cannot start: {error}")
+
+    def exit(
+        self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
+    ) -> None:
+        """End the application, with `result` as its exit code."""
+        self._chat.stop_pulling()
+        super().exit(result, return_code, message)
 
     def shut_down(self) -> bool:
         """Stop the engine and save everything; False when something could not be saved. Idempotent."""
@@ -143,6 +152,8 @@ class TiercelApp(App[int]):
 
         def load(path: Path | None) -> None:
             if path is not None:
+                if self._chat.bridge.busy:
+                    self._chat.hint("it is loaded when the replies before it have ended; Esc stops them")
                 self._chat.bridge.load(LoadOptions(path, settings.context, settings.threads))
 
         self.push_screen(
@@ -174,7 +185,10 @@ class TiercelApp(App[int]):
 
 def main(options: LoadOptions | None = None) -> int:
     """Run the application; `options` name the model to begin with. Returns the exit code."""
-    app = TiercelApp(_real_engine, options)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print("tiercel: the interface needs a terminal; `tiercel run` works without one", file=sys.stderr)
+        return 2
+    app = TiercelApp(Engine, options)
     try:
         code = app.run()
     finally:
@@ -183,9 +197,3 @@ def main(options: LoadOptions | None = None) -> int:
         print("tiercel: not everything could be saved: see the free space of the disk", file=sys.stderr)
         return 1
     return code if code is not None else app.return_code or 0
-
-
-def _real_engine() -> ChatEngine:
-    from engine import Engine
-
-    return Engine()

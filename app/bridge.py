@@ -53,8 +53,8 @@ class Listener(Protocol):
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show a new state of the engine."""
 
-    def reply_grew(self, live: LiveReply, text: str) -> None:
-        """Show new text, which may be empty when only counts have moved."""
+    def reply_grew(self, live: LiveReply) -> None:
+        """Show the turn's new text, or only new counts."""
 
     def reply_ended(self, live: LiveReply) -> None:
         """Show that the reply has ended; its turn says how."""
@@ -140,10 +140,11 @@ class Bridge:
             live.reply.cancel()
         else:
             self._end(live, TurnStatus.CANCELLED, "stopped before it began")
+            self._listener.reply_ended(live)
         return True
 
     def close(self) -> None:
-        """Stop everything, keeping what has been generated, and end the engine."""
+        """Stop everything, keeping what has been generated, and end the engine; the listener may be gone."""
         for live in list(self._live.values()):
             if live.reply is not None:
                 live.reply.cancel()
@@ -161,13 +162,20 @@ class Bridge:
         if snapshot.seq != self.snapshot.seq:
             self.snapshot = snapshot
             self._listener.engine_changed(snapshot)
-        ready = snapshot.state in (EngineState.READY, EngineState.GENERATING)
+        model = self._ready_model(snapshot)
         for live in list(self._live.values()):
             if live.reply is not None:
                 self._follow(live, live.reply)
-            elif ready and snapshot.model is not None:
-                live.reply = self._ask_engine(self._engine, live, snapshot.model)
-                self._listener.reply_grew(live, "")
+            elif model is not None:
+                live.reply = self._ask_engine(self._engine, live, model)
+                self._listener.reply_grew(live)
+
+    def _ready_model(self, snapshot: EngineSnapshot) -> ModelInfo | None:
+        """Return the model if it is the one that was asked for last and takes requests."""
+        if snapshot.state not in (EngineState.READY, EngineState.GENERATING) or self._load is None:
+            return None
+        model = snapshot.model
+        return model if model is not None and model.path == self._load.path else None
 
     def _ask_engine(self, engine: ChatEngine, live: LiveReply, model: ModelInfo) -> Reply:
         live.turn.model = model.name
@@ -185,9 +193,10 @@ class Bridge:
         live.turn.text += text
         live.turn.stats = reply.stats
         if text or moved:
-            self._listener.reply_grew(live, text)
+            self._listener.reply_grew(live)
         if done:
             self._end(live, *_outcome(reply))
+            self._listener.reply_ended(live)
         elif text and time.monotonic() - live.saved_at >= SAVE_S:
             live.saved_at = time.monotonic()
             self._store.save_text(live.turn)
@@ -196,7 +205,6 @@ class Bridge:
         live.turn.status, live.turn.note = status, note
         del self._live[live.conversation.id]
         self._store.finish(live.turn)
-        self._listener.reply_ended(live)
 
 
 def _outcome(reply: Reply) -> tuple[TurnStatus, str]:

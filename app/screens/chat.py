@@ -12,11 +12,13 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Input, Markdown, Static
 
 from app.background import in_thread
-from app.bridge import Bridge, LiveReply
+from app.bridge import PULL_S, Bridge, LiveReply
 from app.conversation import COMPLETION_TOKENS, Conversation
 from app.sanitize import sanitize_line
 from app.settings import SettingsFile
@@ -49,6 +51,7 @@ class ChatScreen(Screen[None]):
         self._opened: dict[int, Conversation] = {}
         """Conversations opened so far: their text is here even while it cannot be saved."""
         self._infos: dict[int, ConversationInfo] = {}
+        self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Build the panes."""
@@ -56,7 +59,7 @@ class ChatScreen(Screen[None]):
             yield Sidebar()
             with Vertical(id="main"):
                 yield TopBar()
-                yield Transcript(_WELCOME)
+                yield Transcript(self._conversation, Content.from_markup(_WELCOME))
                 yield NoticeBar()
                 yield Prompt()
                 yield StatusBar()
@@ -116,10 +119,14 @@ class ChatScreen(Screen[None]):
         self.notice("hint", text)
         self.set_timer(HINT_S, lambda: self.notice("hint", ""))
 
-    def pull(self) -> None:
-        """Look at the engine and the store once."""
-        self.bridge.pull()
-        self.notice("store", self._store.trouble or self._store.notice)
+    def start_pulling(self) -> None:
+        """Look at the engine and the store from now on."""
+        self._timer = self.set_interval(PULL_S, self._pull)
+
+    def stop_pulling(self) -> None:
+        """Look no more: the widgets are about to go."""
+        if self._timer is not None:
+            self._timer.stop()
 
     # -- what the bridge finds
 
@@ -135,7 +142,7 @@ class ChatScreen(Screen[None]):
             self._settings.change(last_model=snapshot.model.path)
             self.run_worker(self._save_settings(), group="settings")
 
-    def reply_grew(self, live: LiveReply, text: str) -> None:
+    def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""
         if live.conversation is self._conversation:
             if view := self.query_one(Transcript).view(live.turn):
@@ -165,7 +172,7 @@ class ChatScreen(Screen[None]):
         self._opened[conversation.id] = conversation
         self._remember(conversation)
         await self.query_one(Transcript).add(message, live.turn)
-        self.reply_grew(live, "")
+        self.reply_grew(live)
         self.bridge.pull()
 
     @on(Prompt.Scrolled)
@@ -220,6 +227,10 @@ class ChatScreen(Screen[None]):
         self.hint(f"address sent to the terminal's clipboard: {event.href}")
 
     # -- inside
+
+    def _pull(self) -> None:
+        self.bridge.pull()
+        self.notice("store", self._store.trouble or self._store.notice)
 
     async def _show(self, conversation: Conversation) -> None:
         self._conversation = conversation

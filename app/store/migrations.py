@@ -45,9 +45,9 @@ def migrate(connection: sqlite3.Connection, path: Path | None, steps: Sequence[s
 def _statements(script: str) -> Iterator[str]:
     """Split a script; `executescript` would commit our transaction before it starts."""
     pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
+    for part in script.split(";")[:-1]:
+        pending += part + ";"
+        if sqlite3.complete_statement(pending):  # not so inside a trigger
             yield pending
             pending = ""
 

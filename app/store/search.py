@@ -11,9 +11,11 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-_CJK: Final = re.compile(
+# A pattern, not compiled: `re` keeps it compiled from the first use on, which is after the first frame.
+_CJK: Final = (
     "[\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U000323af]"
 )
+_ENDS_A_PHRASE: Final = {ord('"'): " ", 0: " "}
 _SNIPPET: Final = 60
 _QUERY: Final = """
 SELECT conversation.id, conversation.title, conversation.updated_at, message.text
@@ -40,14 +42,14 @@ class SearchHit:
 
 def cjk_spaced(text: str) -> str:
     """Return `text` with every CJK character standing alone between spaces."""
-    return _CJK.sub(r" \g<0> ", text)
+    return re.sub(_CJK, r" \g<0> ", text)
 
 
 def match_expression(query: str) -> str:
     """Return the FTS5 expression for the words typed, the last one as a prefix; '' for no word."""
     phrases = []
     for word in query.split():
-        inside = " ".join(cjk_spaced(word).replace('"', " ").split())
+        inside = " ".join(cjk_spaced(word).translate(_ENDS_A_PHRASE).split())
         if any(character.isalnum() for character in inside):
             phrases.append(f'"{inside}"')
     if not phrases:

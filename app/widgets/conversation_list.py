@@ -66,8 +66,8 @@ class ConversationList(OptionList):
         kept = self.highlighted_option
         self.set_options(options)
         places = {option.id: place for place, option in enumerate(options) if option.id is not None}
-        of_open = places.get(str(self._open_id))
-        self.highlighted = places.get(kept.id, of_open) if kept is not None and kept.id else of_open
+        wanted = (kept.id if kept is not None else None, str(self._open_id), *places)
+        self.highlighted = next((places[key] for key in wanted if key in places), None)
 
 
 def _group(updated_at: int, today: date) -> str:

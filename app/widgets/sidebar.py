@@ -12,6 +12,7 @@ from app.widgets.conversation_list import ConversationList
 from app.widgets.meters import parameters, size
 from engine import EngineSnapshot
 
+
 class Sidebar(Vertical):
     """Search field, list and model card."""
 

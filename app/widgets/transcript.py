@@ -30,11 +30,11 @@ class Transcript(VerticalScroll, can_focus=True):
 
     BLANK = True
 
-    def __init__(self, welcome: str) -> None:
-        """Show `welcome` where a conversation has no turn yet."""
+    def __init__(self, conversation: Conversation, welcome: Content) -> None:
+        """Show `conversation`, which is empty yet; `welcome` stands where there is no turn."""
         super().__init__()
-        self._welcome = Content.from_markup(welcome)
-        self._conversation = Conversation()
+        self._welcome = welcome
+        self._conversation = conversation
         self._first = 0
         """Index of the first turn that is mounted."""
         self._loading = False
@@ -45,7 +45,7 @@ class Transcript(VerticalScroll, can_focus=True):
 
     def on_mount(self) -> None:
         """Follow the newest line."""
-        self.show_welcome()
+        self._show_marker()
         self.anchor()
 
     async def show(self, conversation: Conversation) -> None:
@@ -57,29 +57,19 @@ class Transcript(VerticalScroll, can_focus=True):
         async with self.batch():
             await self.remove_children(TurnView)
             await self.mount_all(views)
-        self.show_welcome()
+        self._show_marker()
         self.anchor()
 
     async def add(self, *turns: Turn) -> None:
         """Show turns that the conversation has just got, and follow them."""
         self.anchor()
         await self.mount_all([TurnView(turn) for turn in turns])
-        self.show_welcome()
+        self._show_marker()
         await self._bound()
 
     def view(self, turn: Turn) -> TurnView | None:
         """Return the widget that shows `turn`, if it is mounted."""
         return next((view for view in self.query(TurnView) if view.turn is turn), None)
-
-    def show_welcome(self, text: str | None = None) -> None:
-        """Show what stands above the first turn; a new `text` replaces the welcome."""
-        if text is not None:
-            self._welcome = Content.from_markup(text)
-        marker = self.query_one("#earlier", Static)
-        empty = not self._conversation.turns
-        marker.set_class(empty, "-welcome")
-        marker.display = empty or self._first > 0
-        marker.update(self._welcome if empty else Content(f"▲ {self._first} earlier messages"))
 
     def follow(self) -> None:
         """Go to the newest line and stay there."""
@@ -99,7 +89,7 @@ class Transcript(VerticalScroll, can_focus=True):
         views = [self._view(index) for index in range(first, self._first)]
         self._first = first
         await self.mount_all(views, after="#earlier")
-        self.show_welcome()
+        self._show_marker()
 
         def keep_place() -> None:
             self.scroll_to(y=self.virtual_size.height - height, animate=False)
@@ -116,7 +106,15 @@ class Transcript(VerticalScroll, can_focus=True):
             gone = views[: len(views) - MOST + PAGE]
             self._first += len(gone)
             await self.remove_children(gone)
-            self.show_welcome()
+            self._show_marker()
+
+    def _show_marker(self) -> None:
+        """Show what stands above the first turn that is mounted."""
+        marker = self.query_one("#earlier", Static)
+        empty = not self._conversation.turns
+        marker.set_class(empty, "-welcome")
+        marker.display = empty or self._first > 0
+        marker.update(self._welcome if empty else Content(f"▲ {self._first} earlier messages"))
 
     def _view(self, index: int) -> TurnView:
         turns = self._conversation.turns

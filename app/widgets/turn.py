@@ -12,11 +12,12 @@ from rich.markdown import Markdown as RichMarkdown
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from app.conversation import Turn, TurnStatus
-from app.markdown import Splitter, make_parser, redefines
+from app.markdown import Splitter, redefines
 from app.sanitize import sanitize, sanitize_line
+from app.widgets.reply_markdown import ReplyMarkdown
 from app.widgets.stream_tail import MAX_LINES, StreamTail
 
 _MARKS: Final = {TurnStatus.CANCELLED: "■ ", TurnStatus.ERROR: "✗ "}
@@ -46,8 +47,7 @@ class TurnView(Vertical):
         elif self._folded:
             yield self._folded_body()
         else:
-            text = sanitize(turn.text) if self._ended else ""
-            yield Markdown(text, parser_factory=make_parser, open_links=False, classes="body")
+            yield ReplyMarkdown(sanitize(turn.text) if self._ended else "")
             tail = StreamTail(classes="tail")
             tail.display = False
             yield tail
@@ -82,7 +82,7 @@ class TurnView(Vertical):
         if self._folded or not self._ended or self.turn.role == "user":
             return
         self._folded = True
-        await self.query("Markdown, StreamTail").remove()
+        await self.query("ReplyMarkdown, StreamTail").remove()
         await self.mount(self._folded_body(), after=0)
 
     def _show_foot(self, phase: str) -> None:
@@ -120,7 +120,7 @@ class TurnView(Vertical):
         ended, text = self._ended, self.turn.text
         new, self._drawn = text[self._drawn :], len(text)
         closed = self._splitter.push(sanitize(new))
-        markdown, tail = self.query_one(Markdown), self.query_one(StreamTail)
+        markdown, tail = self.query_one(ReplyMarkdown), self.query_one(StreamTail)
         if ended:
             closed += self._splitter.flush()
             tail.clear()

@@ -1,0 +1,98 @@
+"""Run the application in a test: a home of its own, a fake engine, conditions that are polled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+from textual.pilot import Pilot
+
+from app.app import TiercelApp
+from app.screens.chat import ChatScreen
+from app.widgets.prompt import Prompt
+from app.widgets.transcript import Transcript
+from app.widgets.turn import TurnView
+from engine import LoadOptions
+from tests.fakes import FakeEngine, Script
+
+WAIT_S = 10.0
+
+
+class Driver:
+    """A running application and short names for what tests do with it."""
+
+    def __init__(self, app: TiercelApp, pilot: Pilot[int | None], engine: FakeEngine) -> None:
+        self.app = app
+        self.pilot = pilot
+        self.engine = engine
+
+    @property
+    def chat(self) -> ChatScreen:
+        return cast(ChatScreen, self.app.screen_stack[0])
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.chat.query_one(Prompt)
+
+    @property
+    def turns(self) -> list[TurnView]:
+        return list(self.chat.query_one(Transcript).query(TurnView))
+
+    async def until(self, condition: Callable[[], object], what: str = "") -> None:
+        """Wait for a condition instead of for idleness; fail with `what` after WAIT_S."""
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < end, f"never happened: {what or condition}\n{self.screen_text()}"
+            await asyncio.sleep(0.01)
+        await self.pilot.pause()
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.chat.bridge.snapshot.state == "ready", "the model is ready")
+
+    async def say(self, text: str) -> None:
+        self.prompt.text = text
+        await self.pilot.press("enter")
+        await self.until(lambda: self.turns and text in [view.turn.text for view in self.turns], "sent")
+
+    async def answered(self) -> None:
+        def ended() -> bool:
+            return not self.chat.bridge.busy and not any(view.query(".tail:focus") for view in self.turns)
+
+        await self.until(ended, "the reply has ended")
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Let what was already decided be drawn."""
+        for _ in range(3):
+            await self.pilot.pause()
+
+    def screen_text(self) -> str:
+        """Return what a person sees, line by line."""
+        screen = self.app.screen
+        width, height = screen.size
+        strips = screen._compositor.render_strips()
+        return "\n".join("".join(segment.text for segment in strip) for strip in strips[:height])[
+            : width * 999
+        ]
+
+
+@asynccontextmanager
+async def running(
+    script: Script | None = None,
+    *,
+    size: tuple[int, int] = (100, 30),
+    model: Path | None = Path("/models/fake.gguf"),
+) -> AsyncIterator[Driver]:
+    """Run the application on a fake engine and shut it down afterwards."""
+    engine = FakeEngine(script)
+    app = TiercelApp(lambda: engine, LoadOptions(model) if model is not None else None)
+    try:
+        async with app.run_test(size=size) as pilot:
+            yield Driver(app, pilot, engine)
+            app.exit(0)
+    finally:
+        app.shut_down()

@@ -1,0 +1,260 @@
+"""The store: what is written is read, in order, whatever the disk does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import app.store.store as store_module
+from app.conversation import Conversation, TurnStatus
+from app.store import Store
+from engine import GenerationStats, SamplingParams
+
+REPO = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "data" / "c.db")
+    store.start()
+    yield store
+    store.close()
+
+
+def chat(store: Store, question: str = "Question?", answer: str = "Answer.") -> Conversation:
+    conversation = Conversation()
+    message = conversation.add("user", question)
+    reply = conversation.add("assistant", status=TurnStatus.STREAMING)
+    store.add(conversation, message, reply)
+    reply.text, reply.status = answer, TurnStatus.DONE
+    reply.model, reply.sampling = "M", SamplingParams(temperature=0.25)
+    reply.stats = GenerationStats(prompt_tokens=3, completion_tokens=2, decode_s=0.5)
+    store.finish(reply)
+    assert store.flush(5)
+    return conversation
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
+    conversation = chat(store)
+    (info,) = store.conversations()
+    assert info.title == "Question?"
+    assert store.load(info).turns == conversation.turns
+
+
+def test_only_the_branch_that_is_shown_is_loaded(store: Store) -> None:
+    conversation = chat(store)
+    conversation.turns.pop()
+    other = conversation.add("assistant", "Another answer.")
+    store.add(conversation, other)
+    store.flush(5)
+    (info,) = store.conversations()
+    assert [turn.text for turn in store.load(info).turns] == ["Question?", "Another answer."]
+
+
+def test_conversations_come_newest_first(store: Store) -> None:
+    first, second = chat(store, "first"), chat(store, "second")
+    first.add("user", "again")
+    first.turns[-1].created_at += 1000
+    store.add(first, first.turns[-1])
+    store.flush(5)
+    assert [info.id for info in store.conversations()] == [first.id, second.id]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("weights", "How to stream weights?"),
+        ("WEI", "How to stream weights?"),
+        ("weights stream", "How to stream weights?"),
+        ("weights zebra", None),
+        ("wei stream", None),
+        ("权重", "如何加载权重 Café"),
+        ("权", "如何加载权重 Café"),
+        ("权重 cafe", "如何加载权重 Café"),
+        ("重权", None),
+        ('"', None),
+        ("AND OR NOT (", None),
+        ("x\x00y", None),
+        (" ", None),
+    ],
+)
+def test_search_finds_words_beginnings_and_chinese(store: Store, query: str, found: str | None) -> None:
+    chat(store, "How to stream weights?", "如何加载权重 Café")
+    assert [hit.snippet for hit in store.search(query)] == ([found] if found else [])
+
+
+def test_a_growing_reply_is_found_only_when_it_has_ended(store: Store) -> None:
+    conversation = Conversation()
+    reply = conversation.add("assistant", "needle", TurnStatus.STREAMING)
+    store.add(conversation, reply)
+    store.save_text(reply)
+    store.flush(5)
+    assert not store.search("needle")
+    reply.status = TurnStatus.CANCELLED
+    store.finish(reply)
+    store.flush(5)
+    (hit,) = store.search("needle")
+    assert hit.snippet == "needle"
+
+
+def test_a_changed_text_is_found_by_its_new_words_only(store: Store) -> None:
+    conversation = chat(store, answer="old words")
+    conversation.turns[1].text = "new words"
+    store.finish(conversation.turns[1])
+    store.flush(5)
+    assert store.search("new") and not store.search("old")
+
+
+def test_writes_before_the_database_is_open_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c.db")
+    conversation = Conversation()
+    store.add(conversation, conversation.add("user", "early"))
+    store.start()
+    assert store.flush(5)
+    assert [info.title for info in store.conversations()] == ["early"]
+    assert store.close()
+
+
+def test_closing_saves_what_waits_and_leaves_one_file(tmp_path: Path) -> None:
+    store = Store(tmp_path / "c.db")
+    store.start()
+    conversation = Conversation()
+    for number in range(50):
+        store.add(conversation, conversation.add("user", str(number)))
+    assert store.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["c.db"]
+    assert not any(thread.name == "tiercel-store" for thread in threading.enumerate())
+
+
+def test_a_full_disk_is_said_and_tried_again_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "RETRY_S", 0.05)
+    full = threading.Event()
+    full.set()
+    execute = Store._execute
+
+    def fail_while_full(self: Store, *arguments: Any) -> None:
+        if full.is_set():
+            raise sqlite3.OperationalError("database or disk is full")
+        execute(self, *arguments)
+
+    monkeypatch.setattr(Store, "_execute", fail_while_full)
+    conversation = Conversation()
+    reply = conversation.add("assistant", status=TurnStatus.STREAMING)
+    store.add(conversation, reply)
+    for number in range(100):
+        reply.text += f"{number} "
+        store.save_text(reply)
+    wait_for(lambda: "disk is full" in store.trouble)
+    assert len(store._waiting) <= 3, "saves of one text replace each other"
+    full.clear()
+    assert store.flush(5)
+    assert store.trouble == ""
+    assert store.load(store.conversations()[0]).turns[0].text == reply.text
+
+
+def test_closing_with_a_full_disk_says_that_something_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "_execute", full)
+    store = Store(tmp_path / "c.db")
+    store.start()
+    conversation = Conversation()
+    store.add(conversation, conversation.add("user", "lost"))
+    assert not store.close()
+
+
+def test_a_damaged_file_is_kept_and_a_fresh_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    path.write_bytes(b"not a database, but long enough to look like one" * 100)
+    store = Store(path)
+    store.start()
+    chat(store)
+    assert "damaged" in store.notice
+    store.close()
+    (kept,) = tmp_path.glob("c.db.damaged-*")
+    assert kept.read_bytes().startswith(b"not a database")
+
+
+def test_without_a_place_to_write_the_chat_goes_on_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = Store(tmp_path / "file" / "c.db")
+    store.start()
+    chat(store)
+    assert "NOT saved" in store.notice
+    assert store.close()
+
+
+_STREAM_FOREVER = """
+import sys, time
+from pathlib import Path
+from app.bridge import Bridge
+from app.conversation import Conversation
+from app.store import Store
+from engine import LoadOptions, SamplingParams
+from tests.fakes import FakeEngine, Script
+
+class Nobody:
+    def engine_changed(self, snapshot): pass
+    def reply_grew(self, live): print(len(live.turn.text), flush=True)
+    def reply_ended(self, live): pass
+
+store = Store(Path(sys.argv[1])); store.start()
+bridge = Bridge(store, Nobody())
+bridge.attach(FakeEngine(Script(replies=("word " * 100000,), token_s=0.005)))
+bridge.load(LoadOptions(Path("x.gguf")))
+conversation = Conversation()
+message = conversation.add("user", "tell me")
+live = bridge.ask(conversation, "", SamplingParams())
+store.add(conversation, message, live.turn)
+while True:
+    bridge.pull(); time.sleep(0.1)
+"""
+
+
+def test_killed_in_the_middle_of_a_reply_the_text_until_then_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "c.db"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STREAM_FOREVER, str(path)],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+    )
+    assert process.stdout is not None
+    lengths: list[tuple[float, int]] = []
+    started = time.monotonic()
+    while time.monotonic() - started < 3.0 or not lengths:
+        lengths.append((time.monotonic(), int(process.stdout.readline())))
+    process.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    process.wait()
+    process.stdout.close()
+    store = Store(path)
+    store.start()
+    (info,) = store.conversations()
+    turns = store.load(info).turns
+    store.close()
+    shown_two_seconds_before = max((length for at, length in lengths if at < killed - 2.0), default=0)
+    assert turns[0].text == "tell me"
+    assert len(turns[1].text) >= shown_two_seconds_before > 0
+    assert turns[1].status is TurnStatus.CANCELLED
+    assert "interrupted" in turns[1].note
