@@ -77,7 +77,7 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
     """Keep the k most probable; 0 keeps all."""
     if not 0 < k < len(candidates.ids):
         return candidates
-    return candidates.keep(np.argpartition(-candidates.logits, k - 1)[:k])
+    return candidates.keep(_largest(candidates.logits, k))
 
 
 def typical(candidates: Candidates, mass: float) -> Candidates:
@@ -92,7 +92,7 @@ def typical(candidates: Candidates, mass: float) -> Candidates:
         surprise = -np.log(probabilities)
     seen = probabilities > 0
     entropy = np.sum(probabilities[seen] * surprise[seen])
-    return candidates.keep(_smallest_set(np.abs(surprise - entropy), probabilities, mass))
+    return candidates.keep(_smallest_set(-np.abs(surprise - entropy), probabilities, mass))
 
 
 def top_p(candidates: Candidates, mass: float) -> Candidates:
@@ -100,7 +100,7 @@ def top_p(candidates: Candidates, mass: float) -> Candidates:
     if mass >= 1:
         return candidates
     probabilities = _softmax(candidates.logits)
-    return candidates.keep(_smallest_set(-probabilities, probabilities, mass))
+    return candidates.keep(_smallest_set(probabilities, probabilities, mass))
 
 
 def min_p(candidates: Candidates, share: float) -> Candidates:
@@ -128,18 +128,36 @@ def _softmax(logits: Float32Array, temperature: float = 1.0) -> npt.NDArray[np.f
 
 
 def _smallest_set(
-    order: npt.NDArray[np.float64], probabilities: npt.NDArray[np.float64], mass: float
+    worth: npt.NDArray[np.float64], probabilities: npt.NDArray[np.float64], mass: float
 ) -> npt.NDArray[np.intp]:
-    """Indices by ascending `order` until their probabilities reach `mass`; at least one.
+    """Indices by descending `worth` until their probabilities reach `mass`; at least one.
 
     Sorts only as many as it needs: a vocabulary has 262,144 ids, the set usually less than a hundred.
     """
-    n = len(order)
+    n = len(worth)
     reach = min(n, 256)
     while True:
-        nearest = np.argpartition(order, reach - 1)[:reach] if reach < n else np.arange(n)
-        nearest = nearest[np.argsort(order[nearest], kind="stable")]
-        total = np.cumsum(probabilities[nearest])
+        best = _largest(worth, reach)
+        best = best[np.argsort(-worth[best], kind="stable")]
+        total = np.cumsum(probabilities[best])
         if total[-1] >= mass or reach == n:
-            return nearest[: int(np.searchsorted(total, mass)) + 1]
+            return best[: int(np.searchsorted(total, mass)) + 1]
         reach = min(n, reach * 8)
+
+
+_GROUPS = 64
+
+
+def _largest(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
+    """Indices of the k largest of more or as many values, in no order.
+
+    A partition of a whole vocabulary takes milliseconds. The k-th largest of the maxima of groups is a floor
+    that at least k values reach, and hardly more do.
+    """
+    width = len(values) // _GROUPS
+    if k < width:
+        maxima = values[: width * _GROUPS].reshape(_GROUPS, width).max(axis=0)
+        near = np.flatnonzero(values >= np.partition(maxima, -k)[-k])
+    else:
+        near = np.arange(len(values))
+    return near[np.argpartition(-values[near], k - 1)[:k]]

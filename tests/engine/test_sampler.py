@@ -62,6 +62,14 @@ def test_sets_larger_than_the_first_partial_sort_are_right() -> None:
     assert len(sampler.typical(flat, 0.9).ids) in (900, 901)
 
 
+@given(st.integers(1, 5000), st.integers(1, 200), st.sampled_from([0.0, 1.0, 30.0]))
+def test_the_k_best_are_those_of_a_full_sort(n: int, k: int, spread: float) -> None:
+    values = np.round(np.random.default_rng(n).normal(0, spread, n)).astype(np.float32)  # with many ties
+    values[::7] = -np.inf
+    kept_values = np.sort(sampler.top_k(Candidates(np.arange(n), values), k).logits)
+    np.testing.assert_array_equal(kept_values, np.sort(values)[-k:])
+
+
 def test_penalties_touch_each_distinct_id_in_the_window_once() -> None:
     params = SamplingParams(
         repeat_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, penalty_window=3
