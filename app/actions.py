@@ -50,8 +50,14 @@ ACTIONS: Final[tuple[Action, ...]] = (
 def bindings() -> list[Binding]:
     """Return the application's bindings."""
     return [
-        # Widgets copy for themselves but do not say so; ours is asked first and says it.
-        Binding(action.keys, action.method, action.label, id=action.method, priority=action.method == "copy")
+        # Quitting works over every dialog; widgets copy for themselves but do not say so, ours does.
+        Binding(
+            action.keys,
+            action.method,
+            action.label,
+            id=action.method,
+            priority=action.method in ("quit", "copy"),
+        )
         for action in ACTIONS
         if action.method and action.method != "command_palette"
     ]

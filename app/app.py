@@ -36,6 +36,7 @@ _UNSAVED: Final = "not everything could be saved; ^Q once more quits without it"
 class TiercelApp(App[int]):
     """Chat with a model on this machine. Give it a function that makes the engine."""
 
+    TITLE = "tiercel"
     # Textual reads no stylesheet of a default screen by itself.
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]

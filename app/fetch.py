@@ -33,9 +33,12 @@ class Fetch:
         """Whether it has ended, however."""
         return not self._thread.is_alive()
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop it and wait until it has removed what it had so far."""
+    def stop(self) -> None:
+        """Ask it to stop and to remove what it had so far; `done` tells when it has."""
         self._stop.set()
+
+    def wait(self, timeout: float = 5.0) -> None:
+        """Wait until it has ended."""
         self._thread.join(timeout)
 
     def _run(self) -> None:

@@ -26,6 +26,9 @@ from engine import (
     Request,
 )
 
+TOK_S = 50.0
+"""Decode speed that is reported, however slow the script is: screenshots must not vary."""
+
 
 @dataclass(frozen=True)
 class Script:
@@ -123,7 +126,6 @@ class FakeEngine:
         text = script.replies[min(len(self.requests), len(script.replies)) - 1]
         prompt_tokens = 10 * len(self.requests)
         stats = GenerationStats(prompt_tokens=prompt_tokens, seed=7)
-        started = time.monotonic()
         self._set(state=EngineState.GENERATING)
         reply.update(ReplyStatus.PREFILL, stats)
         time.sleep(script.token_s)
@@ -137,8 +139,7 @@ class FakeEngine:
             if reply.cancel_token.cancelled or self._closing.is_set():
                 reason = FinishReason.CANCELLED
                 break
-            decode_s = time.monotonic() - started
-            stats = replace(stats, completion_tokens=count, decode_s=decode_s)
+            stats = replace(stats, completion_tokens=count, decode_s=(count - 1) / TOK_S)
             reply.append(text[start : start + script.piece], [count], stats)
             self._set(context_used=prompt_tokens + count)
         self._set(state=EngineState.READY)

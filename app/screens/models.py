@@ -62,6 +62,7 @@ class ModelsScreen(ModalScreen[Path | None]):
         """Leave no download behind."""
         if self._fetch is not None:
             self._fetch.stop()
+            self._fetch.wait()
 
     def action_look(self) -> None:
         """Look for models again."""

@@ -40,13 +40,13 @@ class ConversationList(OptionList):
                 group = name
                 options.append(Option(Content.styled(name, "$muted"), disabled=True))
             options.append(self._option(entry.id, entry.title))
-        self._replace(options)
+        self._replace(options, "no conversations yet")
 
     def show_hits(self, hits: Iterable[SearchHit], open_id: int) -> None:
         """Show what a search found, with the words around it."""
         self._open_id = open_id
         options = [self._option(hit.conversation_id, hit.title, sanitize_line(hit.snippet)) for hit in hits]
-        self._replace(options or [Option(Content.styled("nothing found", "$muted"), disabled=True)])
+        self._replace(options, "nothing found")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Say which conversation was chosen."""
@@ -61,10 +61,10 @@ class ConversationList(OptionList):
             line = Content.assemble(line, "\n ", (snippet, "$muted"))
         return Option(line, id=str(conversation_id))
 
-    def _replace(self, options: list[Option]) -> None:
+    def _replace(self, options: list[Option], if_empty: str) -> None:
         """Put `options` in place of the present ones, keeping the highlight on the same conversation."""
         kept = self.highlighted_option
-        self.set_options(options)
+        self.set_options(options or [Option(Content.styled(f" {if_empty}", "$muted"), disabled=True)])
         places = {option.id: place for place, option in enumerate(options) if option.id is not None}
         wanted = (kept.id if kept is not None else None, str(self._open_id), *places)
         self.highlighted = next((places[key] for key in wanted if key in places), None)

@@ -25,10 +25,13 @@ WAIT_S = 10.0
 class Driver:
     """A running application and short names for what tests do with it."""
 
-    def __init__(self, app: TiercelApp, pilot: Pilot[int | None], engine: FakeEngine) -> None:
-        self.app = app
+    def __init__(self, pilot: Pilot[int | None]) -> None:
+        self.app = cast(TiercelApp, pilot.app)
         self.pilot = pilot
-        self.engine = engine
+
+    @property
+    def engine(self) -> FakeEngine:
+        return cast(FakeEngine, self.chat.bridge._engine)
 
     @property
     def chat(self) -> ChatScreen:
@@ -59,10 +62,7 @@ class Driver:
         await self.until(lambda: self.turns and text in [view.turn.text for view in self.turns], "sent")
 
     async def answered(self) -> None:
-        def ended() -> bool:
-            return not self.chat.bridge.busy and not any(view.query(".tail:focus") for view in self.turns)
-
-        await self.until(ended, "the reply has ended")
+        await self.until(lambda: not self.chat.bridge.busy, "the reply has ended")
         await self.settled()
 
     async def settled(self) -> None:
@@ -88,11 +88,10 @@ async def running(
     model: Path | None = Path("/models/fake.gguf"),
 ) -> AsyncIterator[Driver]:
     """Run the application on a fake engine and shut it down afterwards."""
-    engine = FakeEngine(script)
-    app = TiercelApp(lambda: engine, LoadOptions(model) if model is not None else None)
+    app = TiercelApp(lambda: FakeEngine(script), LoadOptions(model) if model is not None else None)
     try:
         async with app.run_test(size=size) as pilot:
-            yield Driver(app, pilot, engine)
+            yield Driver(pilot)
             app.exit(0)
     finally:
         app.shut_down()

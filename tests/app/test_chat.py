@@ -167,6 +167,15 @@ async def test_every_key_of_the_key_bar_works_while_the_message_box_has_the_curs
         assert "^Q quits" in driver.screen_text()
 
 
+@pytest.mark.parametrize("dialog", ["f1", "f3", "ctrl+p"])
+async def test_ctrl_q_quits_over_every_dialog(home: Path, dialog: str) -> None:
+    async with running() as driver:
+        await driver.pilot.press(dialog)
+        await driver.until(lambda: len(driver.app.screen_stack) == 2, "the dialog")
+        await driver.pilot.press("ctrl+q")
+        await driver.until(lambda: driver.app.return_value == 0, "quitting")
+
+
 async def test_ctrl_c_copies_what_is_selected(home: Path) -> None:
     async with running() as driver:
         driver.prompt.text = "copy me"

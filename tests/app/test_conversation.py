@@ -47,4 +47,6 @@ def test_turns_form_a_chain_and_the_first_message_names_it() -> None:
 def test_titles_are_bounded_and_ids_fit_sqlite() -> None:
     assert len(title_of("x" * 1000)) == 80
     assert title_of(" \n ") == ""
+    ids = [Conversation().add("user", "x").id for _ in range(100)]
+    assert ids == sorted(set(ids))
     assert 0 < new_id() < 1 << 63

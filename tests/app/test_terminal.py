@@ -1,0 +1,149 @@
+"""The real driver in a real pseudo-terminal: what reaches the terminal, and how it is left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import sqlite3
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b]0;owned\x07\x1b[31mred\x9b31mc1\u202eothgir\x1b[2J"
+FORBIDDEN = (
+    b"\x1b]52;c;ZXZpbA==",
+    b"\x1b]0;owned",
+    b"\x1b[31mred",
+    b"\xc2\x9b",
+    b"\xe2\x80\xae",
+    b"othgir\x1b[2J",
+)
+START = f"""
+from pathlib import Path
+import app.app as application
+from app.screens.chat import ChatScreen
+from engine import LoadOptions
+from tests.fakes import FakeEngine, Script
+EVIL = {EVIL!r}
+reply = EVIL + " THE-END\\n\\n```\\n" + EVIL + "\\n```\\n"
+script = Script(replies=(reply,), model_name="model" + EVIL, notices=(EVIL,))
+application.Engine = lambda: FakeEngine(script)
+def crash(self):
+    raise RuntimeError("on purpose")
+ChatScreen.newest = crash
+raise SystemExit(application.main(LoadOptions(Path("/m/" + EVIL + ".gguf"))))
+"""
+
+
+class Terminal:
+    """A child process with a terminal of its own, and everything it has written."""
+
+    def __init__(self, home: Path) -> None:
+        self.written = b""
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(REPO)}
+        self.master, self.slave = pty.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
+        self.child = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-c", START],
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, self.slave, number) for number in (0, 1, 2)],
+            setsid=True,
+        )
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def wait_for(self, text: bytes, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while text not in self.written:
+            assert time.monotonic() < end, f"{text!r} never came; the last was {self.written[-500:]!r}"
+            self._read()
+
+    def wait_for_end(self) -> int:
+        while True:
+            ended, status = os.waitpid(self.child, os.WNOHANG)
+            self._read()
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+
+    def _read(self) -> None:
+        if select.select([self.master], [], [], 0.05)[0]:
+            self.written += os.read(self.master, 65536)
+
+    def close(self) -> None:
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.chdir(REPO)
+    folder = home / "tiercel" / "data" / "models"
+    folder.mkdir(parents=True)
+    (folder / f"{EVIL}.gguf").write_bytes(b"")
+    terminal = Terminal(home)
+    yield terminal
+    terminal.close()
+
+
+def _texts(home: Path) -> list[str]:
+    connection = sqlite3.connect(home / "tiercel" / "data" / "conversations.db")
+    texts = [text for (text,) in connection.execute("SELECT text FROM message ORDER BY id")]
+    connection.close()
+    return texts
+
+
+def _assert_restored(terminal: Terminal) -> None:
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+    assert b"\x1b[?1049l" in terminal.written, "the alternate screen was not left"
+    assert terminal.written.rfind(b"\x1b[?25h") > terminal.written.rfind(b"\x1b[?25l"), "no cursor"
+
+
+def test_no_byte_of_foreign_text_commands_the_terminal(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type("\x1b[200~pasted " + EVIL.replace("\x1b[2J", "") + "\x1b[201~")
+    terminal.type("hello\r")
+    terminal.wait_for(b"THE-END")
+    terminal.wait_for(b"tok/s")
+    terminal.type("\x1bOR")
+    terminal.wait_for(b"Models")
+    terminal.wait_for(b"Enter load")
+    terminal.type("\x11")
+    assert terminal.wait_for_end() == 0
+    for bytes_ in FORBIDDEN:
+        assert bytes_ not in terminal.written
+    assert "␛]0;owned".encode() in terminal.written
+    _assert_restored(terminal)
+    assert _texts(home)[1].startswith(EVIL), "the store keeps what was generated, byte for byte"
+
+
+def test_sigterm_saves_and_restores_the_terminal(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type("hello\r")
+    terminal.wait_for(b"hello")
+    os.kill(terminal.child, signal.SIGTERM)
+    assert terminal.wait_for_end() == 128 + signal.SIGTERM
+    _assert_restored(terminal)
+    assert _texts(home)[0] == "hello"
+
+
+def test_a_crash_saves_and_restores_the_terminal(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type("hello\r")
+    terminal.wait_for(b"THE-END")
+    terminal.type("\x1b[1;5F")
+    assert terminal.wait_for_end() == 1
+    assert b"on purpose" in terminal.written
+    _assert_restored(terminal)
+    assert _texts(home)[0] == "hello"
