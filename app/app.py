@@ -30,7 +30,7 @@ from app.store import Store
 from app.themes import TOKENS, load_themes
 from engine import Engine, LoadOptions
 
-_UNSAVED: Final = "not everything could be saved; ^Q once more quits without it"
+_UNSAVED: Final = "not everything is saved yet; ^Q once more quits without it"
 
 
 class TiercelApp(App[int]):
@@ -96,7 +96,7 @@ class TiercelApp(App[int]):
         if options is None and (path := await in_thread(lambda: first_model(settings))) is not None:
             options = LoadOptions(path, context=settings.context, threads=settings.threads)
         if options is not None:
-            self._chat.bridge.load(options)
+            self._chat.load(options)
         else:
             self.action_models()
         try:
@@ -121,7 +121,7 @@ class TiercelApp(App[int]):
         return self._store.close()
 
     def _keep_theme(self, theme: Theme) -> None:
-        self._settings.change(theme=theme.name)
+        self._chat.change_settings(theme=theme.name)
 
     # -- actions
 
@@ -153,9 +153,7 @@ class TiercelApp(App[int]):
 
         def load(path: Path | None) -> None:
             if path is not None:
-                if self._chat.bridge.busy:
-                    self._chat.hint("it is loaded when the replies before it have ended; Esc stops them")
-                self._chat.bridge.load(LoadOptions(path, settings.context, settings.threads))
+                self._chat.load(LoadOptions(path, settings.context, settings.threads))
 
         self.push_screen(
             ModelsScreen(settings.model_folders, model.path if model is not None else None), load
@@ -179,7 +177,7 @@ class TiercelApp(App[int]):
         """Quit; with unsaved text only when asked twice."""
         if self._store.trouble and not self._warned:
             self._warned = True
-            self._chat.notice("error", f"{self._store.trouble}: {_UNSAVED}")
+            self._chat.hint(_UNSAVED)
             return
         self.exit(0)
 

@@ -1,7 +1,8 @@
 """Between the engine and the screen: the only file that knows both sides.
 
-The engine never calls us. Ten times a second `pull` looks at its snapshot and at the replies that grow,
-tells the listener what is new, and has the store save it. Runs in the event loop and never blocks.
+The engine never calls us. Ten times a second, or once when nothing happens, `pull` looks at its snapshot
+and at the replies that grow, tells the listener what is new, and has the store save it. Runs in the event
+loop and never blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from engine import (
 )
 
 PULL_S: Final = 0.1
-"""Seconds between two pulls."""
+"""Seconds between two pulls while something is under way."""
+IDLE_PULL_S: Final = 1.0
+"""Seconds between two pulls otherwise."""
 SAVE_S: Final = 1.5
 """Seconds between two saves of a growing reply: what a crash may cost."""
 
@@ -130,6 +133,13 @@ class Bridge:
     def busy(self) -> bool:
         """Whether any reply is still to come."""
         return bool(self._live)
+
+    @property
+    def active(self) -> bool:
+        """Whether something is under way that `pull` should follow closely."""
+        state = self.snapshot.state
+        loading = self._load is not None and self._ready_model(self.snapshot) is None
+        return self.busy or (loading and state not in (EngineState.FAILED, EngineState.CLOSED))
 
     def stop(self, conversation: Conversation) -> bool:
         """Stop the reply in `conversation` and keep its text; False when there is none."""

@@ -53,11 +53,13 @@ class SettingsFile:
         self._changed = False
         self._lock = threading.Lock()
 
-    def change(self, **changes: Any) -> None:
-        """Set fields of `values`; a `save` must follow."""
+    def change(self, **changes: Any) -> bool:
+        """Set fields of `values`; True when that changed something and a `save` must follow."""
         values = replace(self.values, **changes)
-        self._changed = self._changed or values != self.values
+        changed = values != self.values
+        self._changed = self._changed or changed
         self.values = values
+        return changed
 
     def save(self) -> None:
         """Write the file if something has changed. Raises OSError."""

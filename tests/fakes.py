@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,7 +87,7 @@ class FakeEngine:
     def _load(self, options: LoadOptions) -> None:
         for step in range(5):
             self._set(state=EngineState.LOADING, load_stage="loading weights", load_progress=step / 5)
-            time.sleep(self.script.load_s / 5)
+            self._closing.wait(self.script.load_s / 5)
         if self.script.load_error:
             error = GGUFError(self.script.load_error)
             self._set(state=EngineState.FAILED, error=str(error), model=None)
@@ -128,14 +127,14 @@ class FakeEngine:
         stats = GenerationStats(prompt_tokens=prompt_tokens, seed=7)
         self._set(state=EngineState.GENERATING)
         reply.update(ReplyStatus.PREFILL, stats)
-        time.sleep(script.token_s)
+        self._closing.wait(script.token_s)
         stats = replace(stats, prefilled_tokens=prompt_tokens, prefill_s=0.05, ttft_s=0.06)
         error: EngineError | None = None
         if text.startswith("!"):
             text, error = "", EngineError(text[1:])
         reason = FinishReason.ERROR if error else FinishReason.STOP
         for count, start in enumerate(range(0, len(text), script.piece), start=1):
-            time.sleep(script.token_s)
+            self._closing.wait(script.token_s)
             if reply.cancel_token.cancelled or self._closing.is_set():
                 reason = FinishReason.CANCELLED
                 break

@@ -6,6 +6,7 @@ Holds the open conversation. Does not know the engine's thread (the bridge does)
 from __future__ import annotations
 
 import sqlite3
+import time
 from datetime import date
 from typing import Final
 
@@ -18,7 +19,7 @@ from textual.timer import Timer
 from textual.widgets import Input, Markdown, Static
 
 from app.background import in_thread
-from app.bridge import PULL_S, Bridge, LiveReply
+from app.bridge import IDLE_PULL_S, PULL_S, Bridge, LiveReply
 from app.conversation import COMPLETION_TOKENS, Conversation
 from app.sanitize import sanitize_line
 from app.settings import SettingsFile
@@ -28,8 +29,10 @@ from app.widgets.prompt import Prompt
 from app.widgets.sidebar import Sidebar
 from app.widgets.status import KeyBar, NoticeBar, StatusBar, TopBar
 from app.widgets.transcript import Transcript
-from engine import EngineSnapshot, EngineState
+from engine import EngineSnapshot, EngineState, LoadOptions
 
+STATUS_S: Final = 0.3
+"""Seconds between two looks of the numbers of a growing reply: faster ones cannot be read."""
 HINT_S: Final = 5.0
 """Seconds that a hint stays."""
 _WELCOME: Final = "[b $primary]tiercel[/]\n[$muted]Talk to a model on this machine. Nothing leaves it.[/]"
@@ -51,7 +54,10 @@ class ChatScreen(Screen[None]):
         self._opened: dict[int, Conversation] = {}
         """Conversations opened so far: their text is here even while it cannot be saved."""
         self._infos: dict[int, ConversationInfo] = {}
-        self._timer: Timer | None = None
+        self._pulls: list[Timer] = []
+        self._hint_timer: Timer | None = None
+        self._status_at = 0.0
+        """When the status was shown last, on the monotonic clock."""
 
     def compose(self) -> ComposeResult:
         """Build the panes."""
@@ -117,21 +123,37 @@ class ChatScreen(Screen[None]):
     def hint(self, text: str) -> None:
         """Show a notice that goes away by itself."""
         self.notice("hint", text)
-        self.set_timer(HINT_S, lambda: self.notice("hint", ""))
+        if self._hint_timer is not None:
+            self._hint_timer.stop()
+        self._hint_timer = self.set_timer(HINT_S, lambda: self.notice("hint", ""))
 
     def start_pulling(self) -> None:
         """Look at the engine and the store from now on."""
-        self._timer = self.set_interval(PULL_S, self._pull)
+        self._pulls = [self.set_interval(seconds, self._pull) for seconds in (PULL_S, IDLE_PULL_S)]
 
     def stop_pulling(self) -> None:
         """Look no more: the widgets are about to go."""
-        if self._timer is not None:
-            self._timer.stop()
+        for timer in self._pulls:
+            timer.stop()
+
+    def load(self, options: LoadOptions) -> None:
+        """Load a model instead of the present one."""
+        if self.bridge.busy:
+            self.hint("the model is loaded when the replies before it have ended; Esc stops one")
+        self.bridge.load(options)
+        self._pull()
+
+    def change_settings(self, **changes: object) -> None:
+        """Remember settings, now and in their file."""
+        if self._settings.change(**changes):
+            self.run_worker(self._save_settings(), group="settings")
 
     # -- what the bridge finds
 
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show the engine's new state."""
+        if snapshot.state is EngineState.GENERATING:  # with every token; `reply_grew` shows the numbers
+            return
         self._show_engine()
         self.notice("error", snapshot.error if snapshot.state is EngineState.FAILED else "")
         notices = list(snapshot.notices)
@@ -139,15 +161,15 @@ class ChatScreen(Screen[None]):
             notices.insert(0, f"{sanitize_line(snapshot.model.name)} is {_BASE_MODEL}")
         self.notice("engine", " · ".join(notices))
         if snapshot.state is EngineState.READY and snapshot.model is not None:
-            self._settings.change(last_model=snapshot.model.path)
-            self.run_worker(self._save_settings(), group="settings")
+            self.change_settings(last_model=snapshot.model.path)
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""
         if live.conversation is self._conversation:
             if view := self.query_one(Transcript).view(live.turn):
                 view.grow(live.phase)
-            self._show_status()
+            if time.monotonic() - self._status_at >= STATUS_S:
+                self._show_status()
 
     def reply_ended(self, live: LiveReply) -> None:
         """Show how a reply has ended."""
@@ -172,8 +194,7 @@ class ChatScreen(Screen[None]):
         self._opened[conversation.id] = conversation
         self._remember(conversation)
         await self.query_one(Transcript).add(message, live.turn)
-        self.reply_grew(live)
-        self.bridge.pull()
+        self._pull()
 
     @on(Prompt.Scrolled)
     def _scroll(self, event: Prompt.Scrolled) -> None:
@@ -231,6 +252,11 @@ class ChatScreen(Screen[None]):
     def _pull(self) -> None:
         self.bridge.pull()
         self.notice("store", self._store.trouble or self._store.notice)
+        for timer in self._pulls[:1]:
+            if self.bridge.active:
+                timer.resume()
+            else:
+                timer.pause()
 
     async def _show(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -254,6 +280,7 @@ class ChatScreen(Screen[None]):
         self._show_status()
 
     def _show_status(self) -> None:
+        self._status_at = time.monotonic()
         live = self.bridge.live(self._conversation)
         self.query_one(StatusBar).show(self.bridge.snapshot, live)
 

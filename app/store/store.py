@@ -216,7 +216,7 @@ class Store:
 
 
 def _trouble(error: sqlite3.Error) -> str:
-    return f"not saved yet: {error}; free some space and it is tried again"
+    return f"not saved yet: {error}; it is tried again until it works"
 
 
 def _made_by(turn: Turn) -> tuple[str, str | None, str | None]:

@@ -108,30 +108,32 @@ class StatusBar(Widget):
 
 
 class NoticeBar(Widget):
-    """The one thing a person should know now; the most serious kind wins. Hidden while there is none."""
+    """The one thing a person should know now; the most urgent kind wins. Hidden while there is none."""
 
-    KINDS: Final = ("error", "store", "hint", "engine", "settings")
-    """From the most serious to the least."""
+    KINDS: Final = ("error", "hint", "store", "engine", "settings")
+    """From the most urgent to the least; a hint goes away by itself."""
 
     def __init__(self) -> None:
         """Show nothing."""
         super().__init__()
         self._texts: dict[str, str] = {}
+        self._dismissed: set[str] = set()
         self.display = False
 
     def set(self, kind: str, text: str) -> None:
-        """Show `text`, or nothing of this kind when it is empty."""
-        if self._texts.get(kind, "") != text:
+        """Show `text`, or nothing of this kind when it is empty; what was dismissed stays away."""
+        if self._texts.get(kind, "") != text and text not in self._dismissed:
             self._texts[kind] = text
             self.display = any(self._texts.values())
             self.refresh(layout=True)
 
-    def dismiss(self) -> bool:
-        """Take away what is shown; False when nothing was."""
+    def dismiss(self) -> None:
+        """Take away what is shown, unless it is that text is not saved."""
         kind = self._kind()
-        if kind:
+        if kind and kind != "store":
+            if kind in ("engine", "settings"):  # these come again unchanged; errors are told anew
+                self._dismissed.add(self._texts[kind])
             self.set(kind, "")
-        return bool(kind)
 
     def render(self) -> VisualType:
         """Draw the text."""

@@ -22,7 +22,11 @@ class StreamTail(Static):
         """Show the tail, which is clean already; `in_code` gives it the look of a code block."""
         self.set_class(in_code, "-code")
         self.display = True
-        self.update(Content.assemble(tail[-_MAX_CHARACTERS:], (_CARET, "$accent")))
+        self.update(Content.assemble(tail[-_MAX_CHARACTERS:], (_CARET, "$accent")), layout=False)
+        # Most tokens do not start a new line; only those that do cost a layout of the screen.
+        width, height = self.content_size
+        if not width or self.visual.get_height({}, width) != height:
+            self.refresh(layout=True)
 
     def clear(self) -> None:
         """Take the tail away."""

@@ -35,13 +35,15 @@ class TurnView(Vertical):
         self._drawn = 0
         """Characters of the turn's text that were given to the splitter."""
         self._ended = turn.status is not TurnStatus.STREAMING
+        self._lines: dict[str, str] = {".foot": ""}
+        """What head and foot show."""
         self._ready = False
-        self._drawing = False
+        self._appending = False
 
     def compose(self) -> ComposeResult:
         """Build head, body and foot."""
         turn = self.turn
-        yield Static(self._head(), classes="head")
+        yield Static(Content(self._speaker()), classes="head")
         if turn.role == "user":
             yield Static(Content(sanitize(turn.text)), classes="body")
         elif self._folded:
@@ -51,7 +53,9 @@ class TurnView(Vertical):
             tail = StreamTail(classes="tail")
             tail.display = False
             yield tail
-        yield Static(classes="foot")
+        foot = Static(classes="foot")
+        foot.display = False
+        yield foot
 
     def on_mount(self) -> None:
         """Catch up with a reply that grew before it was shown."""
@@ -66,20 +70,20 @@ class TurnView(Vertical):
     def grow(self, phase: str) -> None:
         """Show what the turn's text has got; `phase` says what it waits for while there is none."""
         if self._ready:
-            self.query_one(".head", Static).update(self._head())
+            self._show_line(".head", self._speaker())
             self._show_foot(phase)
-            self._draw_soon()
+            self._draw()
 
     def end(self) -> None:
         """Show that the reply has ended."""
         if self._ready:
             self._ended = True
-            self._draw_soon()
+            self._draw()
             self._show_foot("")
 
     async def fold(self) -> None:
         """Replace the widgets of an old reply by a single one."""
-        if self._folded or not self._ended or self.turn.role == "user":
+        if self._folded or self._appending or not self._ended or self.turn.role == "user":
             return
         self._folded = True
         await self.query("ReplyMarkdown, StreamTail").remove()
@@ -95,38 +99,54 @@ class TurnView(Vertical):
                 parts.append(f"{turn.stats.completion_tokens:,} tok")
             if turn.stats.decode_tok_s:
                 parts.append(f"{turn.stats.decode_tok_s:.1f} tok/s")
-        foot = self.query_one(".foot", Static)
-        foot.display = bool(parts)
-        foot.set_class(turn.status is TurnStatus.ERROR, "-error")
-        foot.update(Content(" · ".join(parts)))
+        self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
+        self._show_line(".foot", " · ".join(parts))
 
-    def _head(self) -> Content:
-        if self.turn.role == "user":
-            return Content("You")
-        return Content(sanitize_line(self.turn.model) or "Assistant")
+    def _show_line(self, place: str, text: str) -> None:
+        """Show `text` in head or foot; a new text costs a layout, so the same one is left alone."""
+        if self._lines.get(place) != text:
+            self._lines[place] = text
+            line = self.query_one(place, Static)
+            line.display = bool(text)
+            line.update(Content(text))
+
+    def _speaker(self) -> str:
+        return "You" if self.turn.role == "user" else sanitize_line(self.turn.model) or "Assistant"
 
     def _folded_body(self) -> Static:
         code_theme = "ansi_dark" if self.app.current_theme.dark else "ansi_light"
         renderable = RichMarkdown(sanitize(self.turn.text), code_theme=code_theme, hyperlinks=False)
         return Static(renderable, classes="body -folded")
 
-    def _draw_soon(self) -> None:
-        if not self._drawing:  # what comes while a drawing is under way is drawn by the next one
-            self._drawing = True
-            self.call_later(self._draw)
-
-    async def _draw(self) -> None:
-        self._drawing = False
-        ended, text = self._ended, self.turn.text
-        new, self._drawn = text[self._drawn :], len(text)
+    def _draw(self) -> None:
+        """Show the new text: closed blocks by an append, which takes a while, and the tail at once."""
+        if self._appending:  # its end draws what has come meanwhile
+            return
+        new, self._drawn = self.turn.text[self._drawn :], len(self.turn.text)
         closed = self._splitter.push(sanitize(new))
-        markdown, tail = self.query_one(ReplyMarkdown), self.query_one(StreamTail)
-        if ended:
+        if self._ended:
             closed += self._splitter.flush()
-            tail.clear()
-        elif text:
-            tail.show(self._splitter.tail(MAX_LINES), in_code=self._splitter.in_code)
-        if closed:
-            await markdown.append(closed)
-        if ended and redefines(whole := sanitize(text)):
-            await markdown.update(whole)
+        if closed or self._ended:
+            self._appending = True
+            self.call_later(self._append, closed, self._ended)
+        elif self._drawn:
+            self._show_tail()
+
+    async def _append(self, closed: str, ended: bool) -> None:
+        markdown = self.query_one(ReplyMarkdown)
+        with self.app.batch_update():  # nobody sees the text in neither place, or in both
+            if closed:
+                await markdown.append(closed)
+            if not ended:
+                self._show_tail()
+            else:
+                self.query_one(StreamTail).clear()
+                if redefines(whole := sanitize(self.turn.text)):
+                    await markdown.update(whole)
+        self._appending = False
+        if self._ended and not ended:
+            self._draw()
+
+    def _show_tail(self) -> None:
+        splitter = self._splitter
+        self.query_one(StreamTail).show(splitter.tail(MAX_LINES), in_code=splitter.in_code)

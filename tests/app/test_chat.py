@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 from textual.widgets import Markdown, OptionList
 
 from app.conversation import TurnStatus
+from app.store import Store
 from app.widgets.conversation_list import ConversationList
 from app.widgets.prompt import Prompt
 from app.widgets.sidebar import Sidebar
@@ -140,15 +142,14 @@ async def test_a_conversation_opened_while_its_reply_grows_shows_all_of_it(home:
         assert driver.turns[1].query_one(Markdown).source == text
 
 
-@pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
-async def test_a_newline_key_breaks_the_line_and_enter_sends(home: Path, key: str) -> None:
+async def test_newline_keys_break_the_line_and_enter_sends(home: Path) -> None:
     async with running() as driver:
         await driver.ready()
-        await driver.pilot.press("a", key, "b")
-        assert driver.prompt.text == "a\nb"
+        await driver.pilot.press("a", "ctrl+j", "b", "shift+enter", "c")
+        assert driver.prompt.text == "a\nb\nc"
         await driver.pilot.press("enter")
         await driver.answered()
-        assert driver.turns[0].turn.text == "a\nb"
+        assert driver.turns[0].turn.text == "a\nb\nc"
         assert driver.prompt.text == ""
 
 
@@ -167,10 +168,9 @@ async def test_every_key_of_the_key_bar_works_while_the_message_box_has_the_curs
         assert "^Q quits" in driver.screen_text()
 
 
-@pytest.mark.parametrize("dialog", ["f1", "f3", "ctrl+p"])
-async def test_ctrl_q_quits_over_every_dialog(home: Path, dialog: str) -> None:
+async def test_ctrl_q_quits_over_a_dialog(home: Path) -> None:
     async with running() as driver:
-        await driver.pilot.press(dialog)
+        await driver.pilot.press("f3")
         await driver.until(lambda: len(driver.app.screen_stack) == 2, "the dialog")
         await driver.pilot.press("ctrl+q")
         await driver.until(lambda: driver.app.return_value == 0, "quitting")
@@ -252,24 +252,26 @@ async def test_search_finds_chinese_words_and_shows_where(home: Path) -> None:
         await driver.until(lambda: "流式传输权重" in driver.screen_text(), "the snippet")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (40, 15), (200, 60)])
-async def test_every_size_shows_the_message_box_and_the_status(home: Path, size: tuple[int, int]) -> None:
-    async with running(Script(replies=(LONG,), token_s=0), size=size) as driver:
+async def test_every_size_shows_the_message_box_and_the_status(home: Path) -> None:
+    async with running(Script(replies=(LONG,), token_s=0), size=(80, 24)) as driver:
         await driver.ready()
         await driver.say("hello")
         await driver.answered()
-        text = driver.screen_text()
-        assert "Message" in text
-        assert "ready" in text
-        assert "Enter send" in text
-        assert driver.chat.query_one(Sidebar).display == (size[0] >= 100)
+        for width, height in ((80, 24), (120, 40), (40, 15), (200, 60)):
+            await driver.pilot.resize_terminal(width, height)
+            await driver.settled()
+            text = driver.screen_text()
+            assert all(part in text for part in ("Message", "ready", "Enter send")), (width, height)
+            assert driver.chat.query_one(Sidebar).display == (width >= 100)
 
 
-@pytest.mark.parametrize("size", [(39, 15), (80, 14), (20, 5), (3, 2), (1, 1)])
-async def test_a_smaller_terminal_gets_a_plain_line(home: Path, size: tuple[int, int]) -> None:
-    async with running(size=size) as driver:
+async def test_a_smaller_terminal_gets_a_plain_line(home: Path) -> None:
+    async with running(size=(1, 1)) as driver:
         await driver.ready()
-        assert not driver.chat.query_one("#columns").display
+        for width, height in ((39, 15), (80, 14), (20, 5), (3, 2)):
+            await driver.pilot.resize_terminal(width, height)
+            await driver.settled()
+            assert not driver.chat.query_one("#columns").display
         await driver.pilot.resize_terminal(80, 24)
         await driver.settled()
         assert "Message" in driver.screen_text()
@@ -293,7 +295,7 @@ async def test_a_hint_goes_away_but_an_error_stays(home: Path) -> None:
         driver.chat.notice("hint", "small")
         await driver.settled()
         assert "✗ bad" in driver.screen_text()
-        assert bar.dismiss()
+        bar.dismiss()
         await driver.settled()
         assert "› small" in driver.screen_text()
 
@@ -315,3 +317,24 @@ async def test_long_conversations_stay_bounded_and_scroll_back(home: Path) -> No
         assert len(driver.turns) == 32
         assert driver.turns[0].turn.text == "question 134"
         assert "question 142" in driver.screen_text()
+
+
+async def test_a_full_disk_is_told_and_quitting_without_saving_asks_twice(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with running() as driver:
+        await driver.ready()
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "_execute", full)
+            await driver.say("keep me")
+            await driver.answered()
+            await driver.until(lambda: "disk is full" in driver.screen_text(), "the notice")
+            assert "Hello from the script." in driver.screen_text()
+            await driver.pilot.press("ctrl+q")
+            await driver.until(lambda: "^Q once more" in driver.screen_text(), "the question")
+            assert driver.app.return_value is None
+        await driver.until(lambda: not driver.chat._store.trouble, "saved after all")
+        assert driver.chat._store.load(driver.chat._store.conversations()[0]).turns[0].text == "keep me"
