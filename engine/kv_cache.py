@@ -17,15 +17,12 @@ from engine.model_config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """Keys and values [n_layers, n_kv_heads, max_context, head_dim]: one head's positions lie in a row."""
+    """Keys and values of every layer; how they lie in the arrays is the backend's own affair."""
 
     keys: npt.NDArray[np.floating]
     values: npt.NDArray[np.floating]
-
-    @property
-    def max_context(self) -> int:
-        """Positions it has room for."""
-        return int(self.keys.shape[2])
+    max_context: int
+    """Positions it has room for."""
 
     @property
     def n_bytes(self) -> int:
@@ -45,7 +42,7 @@ def kv_bytes(config: ModelConfig, max_context: int, precision: Precision) -> int
 
 
 def allocate_kv(config: ModelConfig, max_context: int, precision: Precision) -> KVCache:
-    """Reserve a cache of zeros."""
+    """Reserve a cache of zeros [n_layers, n_kv_heads, max_context, head_dim]: a head's positions lie in a row."""
     shape = (config.n_layers, config.n_kv_heads, max_context, config.head_dim)
     dtype = kv_dtype(precision)
-    return KVCache(np.zeros(shape, dtype), np.zeros(shape, dtype))
+    return KVCache(np.zeros(shape, dtype), np.zeros(shape, dtype), max_context)

@@ -21,9 +21,13 @@ enum quant_type {
  * activations are rounded in 16 groups of 16. */
 enum { SPAN = 256, GROUP = 16, GROUPS = SPAN / GROUP, LANES = 16 };
 
-/* Which natural group of a span sits in lane l: `lane l = 4g + p holds group 4p + g` falls out of how four
- * 16-lane products are reduced to one vector (simd_*.h, vi_reduce4). It is its own inverse. */
-static inline int group_of_lane(int lane) { return (lane & 3) * 4 + (lane >> 2); }
+/* The bytes of a span are kept as four vectors of 64: the 32-element chunks 0|2, 1|3, 4|6, 5|7, an order in which
+ * the K-quants unpack without moving bytes between registers. Lane l = 4g + p then belongs to the 16 bytes at g of
+ * vector p (simd_*.h, vi_reduce4). */
+static inline int offset_of_lane(int lane) { return (lane & 3) * 64 + (lane >> 2) * 16; }
+static inline int group_of_lane(int lane) { /* in the natural order of inputs */
+  return (lane & 2) << 2 | (lane & 8) >> 1 | (lane & 1) << 1 | (lane & 4) >> 2;
+}
 
 static inline int64_t spans_of(int64_t k) { return (k + SPAN - 1) / SPAN; }
 
@@ -44,7 +48,7 @@ struct matrix {
 
 /* One row of activations rounded to 8 bits, padded with zeros to whole spans. Per span 16 entries in lane order. */
 struct rounded {
-  int8_t *q;      /* [spans, 256] natural order */
+  int8_t *q;      /* [spans, 256] in the order of vectors */
   float *scale;   /* [spans, 16]: x = scale * q */
   float *sum;     /* [spans, 16]: scale * (sum of q), for types with a minimum */
   int32_t *isum;  /* [spans, 16]: sum of q, for types with a zero point */

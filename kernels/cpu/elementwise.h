@@ -112,7 +112,7 @@ static void round_row(const float *x, int64_t k, int64_t first_span, int64_t las
       vf v = at < k ? load_part(x + at, k - at, 0) : vf_set1(0);
       float top = vf_hmax(vf_abs(v));
       vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
-      vi_store_i8(out.q + at, q);
+      vi_store_i8(out.q + s * SPAN + offset_of_lane(lane), q);
       int32_t sum = vi_hsum(q);
       out.scale[slot] = top / 127.0f;
       out.sum[slot] = out.scale[slot] * (float)sum;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { PHASES = 16 };       /* phases of one layer, at most */
-enum { GEMV_BYTES = 32768 }; /* weights of one task of a decode step */
+enum { LEAST_BYTES = 16384 }; /* weights of the smallest task of a decode step */
 enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task */
 
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -99,29 +99,43 @@ struct product {
   float *out;
 };
 
-/* Rows of one task: a decode step by bytes, several columns by panels, and enough tasks for every thread. */
-static int64_t rows_of_task(const struct matrix *w, int64_t tokens, int threads) {
-  int64_t rows = tokens == 1 ? at_least(GEMV_BYTES / w->row_bytes, 1) : panels_together(w->cols) * 16;
-  const int64_t smallest = tokens == 1 ? 4 : 16;
-  while (rows > smallest && ceil_div(w->rows, rows) < 4 * threads) rows /= 2;
-  return ceil_div(at_least(rows, smallest), smallest) * smallest;
+/* How the rows of one product are shared out: large pieces first, so that a thread reads long runs of memory,
+ * then smaller ones, so that all threads end together. */
+enum { MAX_PIECES = 96 };
+struct pieces {
+  int count;
+  int64_t start[MAX_PIECES + 1];
+};
+
+static void cut_rows(const struct matrix *w, int64_t tokens, int threads, struct pieces *pieces) {
+  const int64_t unit = tokens == 1 ? 4 : 16; /* rows of a float tile; rows of a panel */
+  const int64_t smallest = tokens == 1 ? at_least(LEAST_BYTES / w->row_bytes, 1) : unit;
+  const int64_t panels = panels_together(w->cols) * unit, even = ceil_div(w->rows, (MAX_PIECES / 2) * panels) * panels;
+  const int64_t largest = tokens == 1 ? w->rows : even;
+  pieces->count = 0;
+  for (int64_t row = 0; row < w->rows; pieces->count++) {
+    int64_t rows = at_most(at_least((w->rows - row) / (2 * threads), smallest), largest);
+    if (pieces->count == MAX_PIECES - 1) rows = w->rows - row;
+    pieces->start[pieces->count] = row;
+    row += ceil_div(rows, unit) * unit;
+  }
+  pieces->start[pieces->count] = w->rows;
 }
 
 static void multiply(struct walk *w, const struct product *products, int n, const struct activations *a,
                      bool float_precision) {
-  int64_t step[3], tasks[3], total = 0;
+  struct pieces pieces[3];
+  int64_t total = 0;
   for (int i = 0; i < n; i++) {
-    step[i] = rows_of_task(products[i].w, a->count, w->threads);
-    tasks[i] = ceil_div(products[i].w->rows, step[i]);
-    total += tasks[i];
+    cut_rows(products[i].w, a->count, w->threads, &pieces[i]);
+    total += pieces[i].count;
   }
   for (int64_t task; (task = job_next(w->job, w->phase, total)) >= 0;) {
     int i = 0;
-    while (task >= tasks[i]) task -= tasks[i++];
+    while (task >= pieces[i].count) task -= pieces[i++].count;
     const struct matrix *m = products[i].w;
-    const int64_t r0 = task * step[i], r1 = at_most(r0 + step[i], m->rows);
-    (uses_rounded(m, float_precision) ? w->kernels->matmul : w->kernels->matmul_float)(m, a, r0, r1, products[i].out,
-                                                                                      m->rows, w->scratch);
+    (uses_rounded(m, float_precision) ? w->kernels->matmul : w->kernels->matmul_float)(
+        m, a, pieces[i].start[task], pieces[i].start[task + 1], products[i].out, m->rows, w->scratch);
   }
   next_phase(w);
 }

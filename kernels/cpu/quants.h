@@ -1,18 +1,17 @@
 /* Unpacking spans of every quantised type (ggml's block layouts, ggml-common.h; see reference_quants.py).
  *
- * A span becomes 256 small integers in natural order and, for each group of 16 in lane order, a scale and
+ * A span becomes 256 small integers in the order of cpu.h and, for each group of 16 in lane order, a scale and
  * where the type has one a bias:  weight = scale * (q - zero_point) + bias.
  */
 
 struct span {
-  vh q[8];
+  vb q[4];
   vf scale, bias;
 };
 
-static const uint8_t LANE_OF_16[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-/* Eight scales, two groups each; the second eight bytes (minima) are at + 8. */
-static const uint8_t LANE_OF_8[16] = {0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7};
-static const uint8_t LANE_OF_8_UPPER[16] = {8, 10, 12, 14, 8, 10, 12, 14, 9, 11, 13, 15, 9, 11, 13, 15};
+/* The group of each lane, and the block of 32 it lies in. */
+static const uint8_t LANE_OF_16[16] = {0, 2, 8, 10, 1, 3, 9, 11, 4, 6, 12, 14, 5, 7, 13, 15};
+static const uint8_t LANE_OF_8[16] = {0, 1, 4, 5, 0, 1, 4, 5, 2, 3, 6, 7, 2, 3, 6, 7};
 
 INLINE int span_bytes(int type) {
   switch (type) {
@@ -49,103 +48,106 @@ INLINE uint32_t load_u32(const uint8_t *p) {
   __builtin_memcpy(&v, p, 4);
   return v;
 }
+INLINE uint64_t load_u64(const uint8_t *p) {
+  uint64_t v;
+  __builtin_memcpy(&v, p, 8);
+  return v;
+}
 INLINE float load_f16(const uint8_t *p) {
   uint16_t h;
   __builtin_memcpy(&h, p, 2);
   return f16_to_f32(h);
 }
+/* The first of the two 32-element blocks that vector p starts with; the other is 2 further on. */
+INLINE int first_chunk(int p) { return (p & 2) << 1 | (p & 1); }
 
-/* Q4_K and Q5_K: eight 6-bit scales and minima in 12 bytes -> 8 + 8 bytes. */
-INLINE void unpack_scales_6bit(const uint8_t *p, uint32_t out[4]) {
-  uint32_t a = load_u32(p), b = load_u32(p + 4), c = load_u32(p + 8);
-  out[0] = a & 0x3f3f3f3f;
-  out[1] = (c & 0x0f0f0f0f) | (a >> 6 & 0x03030303) << 4;
-  out[2] = b & 0x3f3f3f3f;
-  out[3] = (c >> 4 & 0x0f0f0f0f) | (b >> 6 & 0x03030303) << 4;
-}
-
-INLINE void unpack_k_scales(const uint8_t *p, struct span *s) { /* d, dmin, 12 scale bytes */
-  uint32_t bytes[4];
-  unpack_scales_6bit(p + 4, bytes);
-  s->scale = vf_mul(vf_set1(load_f16(p)), vf_from_bytes(bytes, LANE_OF_8, false));
-  s->bias = vf_mul(vf_set1(-load_f16(p + 2)), vf_from_bytes(bytes, LANE_OF_8_UPPER, false));
+/* Q4_K and Q5_K: d, dmin, then eight 6-bit scales and minima in 12 bytes. */
+INLINE void unpack_k_scales(const uint8_t *p, struct span *s) {
+  const uint32_t a = load_u32(p + 4), b = load_u32(p + 8), c = load_u32(p + 12);
+  const uint32_t scale = (c & 0x0f0f0f0f) | (a >> 6 & 0x03030303) << 4;
+  const uint32_t min = (c >> 4 & 0x0f0f0f0f) | (b >> 6 & 0x03030303) << 4;
+  const uint64_t scales = (uint64_t)scale << 32 | (a & 0x3f3f3f3f), mins = (uint64_t)min << 32 | (b & 0x3f3f3f3f);
+  s->scale = vf_mul(vf_set1(load_f16(p)), vf_from_bytes(scales, 0, LANE_OF_8, false));
+  s->bias = vf_mul(vf_set1(-load_f16(p + 2)), vf_from_bytes(mins, 0, LANE_OF_8, false));
 }
 
 INLINE void unpack(int type, const uint8_t *p, struct span *s) {
+  const int bytes = span_bytes(type) / 8; /* of a block of 32 */
   switch (type) {
     case TYPE_Q4_0:
-      for (int b = 0; b < 8; b++) s->q[b] = vh_nibbles16(p + b * 18 + 2);
-      s->scale = vf_from_f16_blocks(p, 18);
-      break;
     case TYPE_Q4_1:
-      for (int b = 0; b < 8; b++) s->q[b] = vh_nibbles16(p + b * 20 + 4);
-      s->scale = vf_from_f16_blocks(p, 20);
-      s->bias = vf_from_f16_blocks(p + 2, 20);
-      break;
     case TYPE_Q5_0:
-      for (int b = 0; b < 8; b++)
-        s->q[b] = vh_or(vh_nibbles16(p + b * 22 + 6), vh_and(vh_bits(load_u32(p + b * 22 + 2)), 16));
-      s->scale = vf_from_f16_blocks(p, 22);
+    case TYPE_Q5_1: {
+      const int low = bytes - 16; /* where the nibbles start; the fifth bits are the four bytes before */
+      for (int v = 0; v < 4; v++) {
+        const uint8_t *first = p + first_chunk(v) * bytes + low, *second = first + 2 * bytes;
+        s->q[v] = vb_nibbles16(first, second);
+        if (type == TYPE_Q5_0 || type == TYPE_Q5_1)
+          s->q[v] = vb_or(s->q[v], vb_and(vb_bits(load_u32(first - 4), load_u32(second - 4)), 16));
+      }
+      s->scale = vf_from_f16_blocks(p, bytes);
+      if (has_bias(type)) s->bias = vf_from_f16_blocks(p + 2, bytes);
       break;
-    case TYPE_Q5_1:
-      for (int b = 0; b < 8; b++)
-        s->q[b] = vh_or(vh_nibbles16(p + b * 24 + 8), vh_and(vh_bits(load_u32(p + b * 24 + 4)), 16));
-      s->scale = vf_from_f16_blocks(p, 24);
-      s->bias = vf_from_f16_blocks(p + 2, 24);
-      break;
+    }
     case TYPE_Q8_0:
-      for (int b = 0; b < 8; b++) s->q[b] = vh_signed(vh_load(p + b * 34 + 2));
-      s->scale = vf_from_f16_blocks(p, 34);
+      for (int v = 0; v < 4; v++) {
+        const uint8_t *first = p + first_chunk(v) * bytes + 2;
+        s->q[v] = vb_signed(vb_pair(vh_load(first), vh_load(first + 2 * bytes)));
+      }
+      s->scale = vf_from_f16_blocks(p, bytes);
       break;
-    case TYPE_Q2_K: { /* 16 scale bytes (scale | min << 4), 64 bytes of 2-bit values, d, dmin */
-      uint8_t low[16], high[16];
-      for (int i = 0; i < 16; i++) low[i] = p[i] & 15, high[i] = p[i] >> 4;
-      for (int h = 0; h < 2; h++)
-        for (int j = 0; j < 4; j++) s->q[4 * h + j] = vh_and(vh_shr(vh_load(p + 16 + 32 * h), 2 * j), 3);
-      s->scale = vf_mul(vf_set1(load_f16(p + 80)), vf_from_bytes(low, LANE_OF_16, false));
-      s->bias = vf_mul(vf_set1(-load_f16(p + 82)), vf_from_bytes(high, LANE_OF_16, false));
+    case TYPE_Q2_K: { /* 16 bytes of scale | min << 4, 64 bytes of 2-bit values, d, dmin */
+      const uint64_t lo = load_u64(p), hi = load_u64(p + 8), nibble = 0x0f0f0f0f0f0f0f0f;
+      for (int h = 0; h < 2; h++) {
+        vh v = vh_load(p + 16 + 32 * h);
+        vb pair = vb_pair(v, vh_shr(v, 4));
+        s->q[2 * h] = vb_and(pair, 3);
+        s->q[2 * h + 1] = vb_and(vb_shr(pair, 2), 3);
+      }
+      s->scale = vf_mul(vf_set1(load_f16(p + 80)), vf_from_bytes(lo & nibble, hi & nibble, LANE_OF_16, false));
+      s->bias = vf_mul(vf_set1(-load_f16(p + 82)), vf_from_bytes(lo >> 4 & nibble, hi >> 4 & nibble, LANE_OF_16, false));
       break;
     }
     case TYPE_Q3_K: { /* 32 bytes of high bits, 64 bytes of 2-bit values, 12 bytes of 6-bit scales, d */
       vh high = vh_load(p);
-      for (int h = 0; h < 2; h++)
-        for (int j = 0; j < 4; j++)
-          s->q[4 * h + j] = vh_or(vh_and(vh_shr(vh_load(p + 32 + 32 * h), 2 * j), 3),
-                                  vh_shl(vh_and(vh_shr(high, 4 * h + j), 1), 2));
-      uint32_t a = load_u32(p + 96), b = load_u32(p + 100), c = load_u32(p + 104);
-      uint32_t bytes[4] = {(a & 0x0f0f0f0f) | (c & 0x03030303) << 4, (b & 0x0f0f0f0f) | (c >> 2 & 0x03030303) << 4,
-                           (a >> 4 & 0x0f0f0f0f) | (c >> 4 & 0x03030303) << 4,
-                           (b >> 4 & 0x0f0f0f0f) | (c >> 6 & 0x03030303) << 4};
-      s->scale = vf_mul(vf_set1(load_f16(p + 108)), vf_sub(vf_from_bytes(bytes, LANE_OF_16, false), vf_set1(32)));
+      vb bits = vb_pair(high, vh_shr(high, 2));
+      for (int h = 0; h < 2; h++) {
+        vh v = vh_load(p + 32 + 32 * h);
+        vb pair = vb_pair(v, vh_shr(v, 4));
+        s->q[2 * h] = vb_or(vb_and(pair, 3), vb_shl(vb_and(vb_shr(bits, 4 * h), 1), 2));
+        s->q[2 * h + 1] = vb_or(vb_and(vb_shr(pair, 2), 3), vb_shl(vb_and(vb_shr(bits, 4 * h + 1), 1), 2));
+      }
+      const uint64_t low = load_u64(p + 96), top = load_u32(p + 104), even = top | top >> 2 << 32;
+      const uint64_t nibble = 0x0f0f0f0f0f0f0f0f, pair = 0x0303030303030303;
+      vf scale = vf_from_bytes((low & nibble) | (even & pair) << 4, (low >> 4 & nibble) | (even >> 4 & pair) << 4,
+                               LANE_OF_16, false);
+      s->scale = vf_mul(vf_set1(load_f16(p + 108)), vf_sub(scale, vf_set1(32)));
       break;
     }
     case TYPE_Q4_K:
-      for (int j = 0; j < 4; j++) {
-        vh v = vh_load(p + 16 + 32 * j);
-        s->q[2 * j] = vh_and(v, 15);
-        s->q[2 * j + 1] = vh_and(vh_shr(v, 4), 15);
-      }
-      unpack_k_scales(p, s);
-      break;
-    case TYPE_Q5_K: { /* d, dmin, scales, 32 bytes of high bits, 128 bytes of nibbles */
-      vh high = vh_load(p + 16);
-      for (int j = 0; j < 4; j++) {
-        vh v = vh_load(p + 48 + 32 * j);
-        s->q[2 * j] = vh_or(vh_and(v, 15), vh_shl(vh_and(vh_shr(high, 2 * j), 1), 4));
-        s->q[2 * j + 1] = vh_or(vh_and(vh_shr(v, 4), 15), vh_shl(vh_and(vh_shr(high, 2 * j + 1), 1), 4));
-      }
-      unpack_k_scales(p, s);
-      break;
-    }
-    default: { /* Q6_K: 128 bytes of nibbles, 64 bytes of 2-bit high parts, 16 int8 scales, d */
+    case TYPE_Q5_K: { /* d, dmin, scales, for Q5_K 32 bytes of high bits, 128 bytes of nibbles */
+      const uint8_t *low = p + bytes * 8 - 128;
       for (int h = 0; h < 2; h++) {
-        vh a = vh_load(p + 64 * h), b = vh_load(p + 64 * h + 32), high = vh_load(p + 128 + 32 * h);
-        s->q[4 * h] = vh_or(vh_and(a, 15), vh_and(vh_shl(high, 4), 48));
-        s->q[4 * h + 1] = vh_or(vh_and(b, 15), vh_and(vh_shl(high, 2), 48));
-        s->q[4 * h + 2] = vh_or(vh_and(vh_shr(a, 4), 15), vh_and(high, 48));
-        s->q[4 * h + 3] = vh_or(vh_and(vh_shr(b, 4), 15), vh_and(vh_shr(high, 2), 48));
+        vb v = vb_load(low + 64 * h);
+        s->q[2 * h] = vb_and(v, 15);
+        s->q[2 * h + 1] = vb_and(vb_shr(v, 4), 15);
       }
-      s->scale = vf_mul(vf_set1(load_f16(p + 208)), vf_from_bytes(p + 192, LANE_OF_16, true));
+      if (type == TYPE_Q5_K) {
+        vh high = vh_load(p + 16);
+        vb bits = vb_pair(high, vh_shr(high, 2));
+        for (int v = 0; v < 4; v++)
+          s->q[v] = vb_or(s->q[v], vb_shl(vb_and(vb_shr(bits, first_chunk(v)), 1), 4));
+      }
+      unpack_k_scales(p, s);
+      break;
     }
+    default: /* Q6_K: 128 bytes of nibbles, 64 bytes of 2-bit high parts, 16 int8 scales, d */
+      for (int h = 0; h < 2; h++) {
+        vh a = vh_load(p + 64 * h), b = vh_load(p + 64 * h + 32), top = vh_load(p + 128 + 32 * h);
+        vb high = vb_pair(top, vh_shr(top, 4));
+        s->q[2 * h] = vb_or(vb_and(vb_pair(a, vh_shr(a, 4)), 15), vb_and(vb_shl(high, 4), 48));
+        s->q[2 * h + 1] = vb_or(vb_and(vb_pair(b, vh_shr(b, 4)), 15), vb_and(vb_shl(high, 2), 48));
+      }
+      s->scale = vf_mul(vf_set1(load_f16(p + 208)), vf_from_bytes(load_u64(p + 192), load_u64(p + 200), LANE_OF_16, true));
   }
 }

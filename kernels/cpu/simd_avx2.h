@@ -84,7 +84,6 @@ INLINE vf vf_from_u8(const uint8_t *p) {
 
 INLINE vb vb_load(const void *p) { return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)}; }
 INLINE void vb_store(void *p, vb x) { _mm256_storeu_si256(p, x.a); _mm256_storeu_si256((__m256i *)p + 1, x.b); }
-INLINE vb vb_pair(vh lo, vh hi) { return (vb){lo, hi}; }
 /* maddubs saturates at 32,767: unsigned weights have at most 6 bits, and |w| * sign(x, w) reaches 2 * 128 * 127. */
 INLINE __m256i dot4(__m256i acc, __m256i w, __m256i x, bool is_signed) {
   __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
@@ -107,25 +106,32 @@ INLINE __m256i reduce4(__m256i a, __m256i b, __m256i c, __m256i d) {
 INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) { return (vi){reduce4(a.a, b.a, c.a, d.a), reduce4(a.b, b.b, c.b, d.b)}; }
 
 INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }
-/* 16 bytes as 32: their low nibbles, then their high ones. */
-INLINE vh vh_nibbles16(const uint8_t *p) {
-  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+INLINE vh vh_shr(vh a, int n) { return _mm256_srli_epi16(a, n); } /* crosses bytes: mask afterwards */
+INLINE vb vb_pair(vh lo, vh hi) { return (vb){lo, hi}; }
+INLINE vb vb_and(vb x, uint8_t mask) {
+  const __m256i m = _mm256_set1_epi8((char)mask);
+  return (vb){_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
+INLINE vb vb_or(vb x, vb y) { return (vb){_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+INLINE vb vb_shr(vb x, int n) { return (vb){_mm256_srli_epi16(x.a, n), _mm256_srli_epi16(x.b, n)}; }
+INLINE vb vb_shl(vb x, int n) { return (vb){_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)}; }
+INLINE vh nibbles16(const void *p) {
+  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128(p));
   return _mm256_and_si256(_mm256_srlv_epi64(v, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
 }
-INLINE vh vh_and(vh a, uint8_t mask) { return _mm256_and_si256(a, _mm256_set1_epi8((char)mask)); }
-INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
-INLINE vh vh_shr(vh a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); }
-INLINE vh vh_shl(vh a, int n) { return _mm256_sll_epi16(a, _mm_cvtsi32_si128(n)); }
-INLINE vh vh_bits(uint32_t bits) {
+INLINE vb vb_nibbles16(const void *p, const void *q) { return (vb){nibbles16(p), nibbles16(q)}; }
+INLINE vh bits(uint32_t x) {
   const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-  __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), byte);
   const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201);
-  return _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+  return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)x), byte), bit), bit);
 }
-INLINE vh vh_signed(vh a) { return a; }
+INLINE vb vb_bits(uint32_t lo, uint32_t hi) { return (vb){bits(lo), bits(hi)}; }
+INLINE vb vb_signed(vb a) { return a; }
 
-INLINE vf vf_from_bytes(const void *p, const uint8_t *order, bool is_signed) {
-  __m128i v = _mm_shuffle_epi8(_mm_loadu_si128(p), _mm_loadu_si128((const void *)order)), w = _mm_srli_si128(v, 8);
+INLINE vf vf_from_bytes(uint64_t lo, uint64_t hi, const uint8_t *order, bool is_signed) {
+  __m128i v = _mm_set_epi64x((long long)hi, (long long)lo);
+  v = _mm_shuffle_epi8(v, _mm_loadu_si128((const void *)order));
+  __m128i w = _mm_srli_si128(v, 8);
   return (vf){_mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v)),
               _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(w) : _mm256_cvtepu8_epi32(w))};
 }
@@ -135,6 +141,6 @@ INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
   TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
 #undef TAKE
   __m256 f = _mm256_cvtph_ps(v);
-  return (vf){_mm256_permutevar8x32_ps(f, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6)),
-              _mm256_permutevar8x32_ps(f, _mm256_setr_epi32(1, 3, 5, 7, 1, 3, 5, 7))};
+  return (vf){_mm256_permutevar8x32_ps(f, _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5)),
+              _mm256_permutevar8x32_ps(f, _mm256_setr_epi32(2, 3, 6, 7, 2, 3, 6, 7))};
 }

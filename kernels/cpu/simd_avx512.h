@@ -56,7 +56,6 @@ INLINE vf vf_from_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu
 
 INLINE vb vb_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vb_store(void *p, vb x) { _mm512_storeu_si512(p, x); }
-INLINE vb vb_pair(vh lo, vh hi) { return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1); }
 /* acc[l] += sum over 4 bytes of w[4l+j] * x[4l+j]; w unsigned, or signed as this set encodes it. */
 INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
   (void)is_signed;
@@ -75,21 +74,25 @@ INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
 }
 
 INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }
-/* 16 bytes as 32: their low nibbles, then their high ones. */
-INLINE vh vh_nibbles16(const uint8_t *p) {
-  __m256i v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
-  return _mm256_and_si256(_mm256_srlv_epi64(v, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+INLINE vh vh_shr(vh a, int n) { return _mm256_srli_epi16(a, n); } /* crosses bytes: mask afterwards */
+INLINE vb vb_pair(vh lo, vh hi) { return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1); }
+INLINE vb vb_and(vb a, uint8_t mask) { return _mm512_and_si512(a, _mm512_set1_epi8((char)mask)); }
+INLINE vb vb_or(vb a, vb b) { return _mm512_or_si512(a, b); }
+INLINE vb vb_shr(vb a, int n) { return _mm512_srli_epi16(a, n); }
+INLINE vb vb_shl(vb a, int n) { return _mm512_slli_epi16(a, n); }
+/* 16 bytes at p as 32, their low nibbles and then their high ones; then the same from q. */
+INLINE vb vb_nibbles16(const void *p, const void *q) {
+  vb v = vb_pair(_mm256_broadcastsi128_si256(_mm_loadu_si128(p)), _mm256_broadcastsi128_si256(_mm_loadu_si128(q)));
+  return vb_and(_mm512_srlv_epi64(v, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)), 15);
 }
-INLINE vh vh_and(vh a, uint8_t mask) { return _mm256_and_si256(a, _mm256_set1_epi8((char)mask)); }
-INLINE vh vh_or(vh a, vh b) { return _mm256_or_si256(a, b); }
-INLINE vh vh_shr(vh a, int n) { return _mm256_srl_epi16(a, _mm_cvtsi32_si128(n)); } /* mask afterwards */
-INLINE vh vh_shl(vh a, int n) { return _mm256_sll_epi16(a, _mm_cvtsi32_si128(n)); }
-INLINE vh vh_bits(uint32_t bits) { return _mm256_movm_epi8(bits); }
-INLINE vh vh_signed(vh a) { return _mm256_xor_si256(a, _mm256_set1_epi8((char)0x80)); }
+/* Each bit as a byte of zeros or ones. */
+INLINE vb vb_bits(uint32_t lo, uint32_t hi) { return _mm512_movm_epi8((uint64_t)hi << 32 | lo); }
+INLINE vb vb_signed(vb a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
 
 /* 16 bytes taken through `order`, as floats. */
-INLINE vf vf_from_bytes(const void *p, const uint8_t *order, bool is_signed) {
-  __m128i v = _mm_shuffle_epi8(_mm_loadu_si128(p), _mm_loadu_si128((const void *)order));
+INLINE vf vf_from_bytes(uint64_t lo, uint64_t hi, const uint8_t *order, bool is_signed) {
+  __m128i v = _mm_set_epi64x((long long)hi, (long long)lo);
+  v = _mm_shuffle_epi8(v, _mm_loadu_si128((const void *)order));
   return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v));
 }
 /* Eight float16 at p, p + stride, ..., each for two groups, in lane order. */
@@ -98,6 +101,6 @@ INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
 #define TAKE(i) v = _mm_insert_epi16(v, *(const uint16_t *)(p + (i) * stride), i);
   TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
 #undef TAKE
-  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
+  const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5, 2, 3, 6, 7, 2, 3, 6, 7);
   return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_cvtph_ps(v)));
 }

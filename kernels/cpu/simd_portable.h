@@ -62,7 +62,6 @@ INLINE vf vf_from_u8(const uint8_t *p) { vf r; EACH(16) r.v[i] = p[i]; return r;
 
 INLINE vb vb_load(const void *p) { vb r; memcpy(&r, p, 64); return r; }
 INLINE void vb_store(void *p, vb x) { memcpy(p, &x, 64); }
-INLINE vb vb_pair(vh lo, vh hi) { vb r; memcpy(&r, &lo, 32); memcpy(r.v + 32, &hi, 32); return r; }
 INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
   EACH(16) for (int j = 4 * i; j < 4 * i + 4; j++)
     acc.v[i] += (is_signed ? (int8_t)w.v[j] : w.v[j]) * (int8_t)x.v[j];
@@ -80,17 +79,29 @@ INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
 }
 
 INLINE vh vh_load(const void *p) { vh r; memcpy(&r, p, 32); return r; }
-INLINE vh vh_and(vh a, uint8_t mask) { EACH(32) a.v[i] &= mask; return a; }
-INLINE vh vh_or(vh a, vh b) { EACH(32) a.v[i] |= b.v[i]; return a; }
 INLINE vh vh_shr(vh a, int n) { EACH(32) a.v[i] = (uint8_t)(a.v[i] >> n); return a; }
-INLINE vh vh_shl(vh a, int n) { EACH(32) a.v[i] = (uint8_t)(a.v[i] << n); return a; }
-INLINE vh vh_bits(uint32_t bits) { vh r; EACH(32) r.v[i] = bits >> i & 1 ? 255 : 0; return r; }
-INLINE vh vh_nibbles16(const uint8_t *p) { vh r; EACH(32) r.v[i] = i < 16 ? p[i] & 15 : p[i - 16] >> 4; return r; }
-INLINE vh vh_signed(vh a) { return a; }
+INLINE vb vb_pair(vh lo, vh hi) { vb r; memcpy(&r, &lo, 32); memcpy(r.v + 32, &hi, 32); return r; }
+INLINE vb vb_and(vb a, uint8_t mask) { EACH(64) a.v[i] &= mask; return a; }
+INLINE vb vb_or(vb a, vb b) { EACH(64) a.v[i] |= b.v[i]; return a; }
+INLINE vb vb_shr(vb a, int n) { EACH(64) a.v[i] = (uint8_t)(a.v[i] >> n); return a; }
+INLINE vb vb_shl(vb a, int n) { EACH(64) a.v[i] = (uint8_t)(a.v[i] << n); return a; }
+INLINE vb vb_nibbles16(const void *p, const void *q) {
+  vb r;
+  EACH(64) {
+    uint8_t x = ((const uint8_t *)(i < 32 ? p : q))[i % 16];
+    r.v[i] = i % 32 < 16 ? x & 15 : x >> 4;
+  }
+  return r;
+}
+INLINE vb vb_bits(uint32_t lo, uint32_t hi) { vb r; EACH(64) r.v[i] = (i < 32 ? lo : hi) >> i % 32 & 1 ? 255 : 0; return r; }
+INLINE vb vb_signed(vb a) { return a; }
 
-INLINE vf vf_from_bytes(const void *p, const uint8_t *order, bool is_signed) {
+INLINE vf vf_from_bytes(uint64_t lo, uint64_t hi, const uint8_t *order, bool is_signed) {
   vf r;
-  EACH(16) r.v[i] = is_signed ? (float)((const int8_t *)p)[order[i]] : (float)((const uint8_t *)p)[order[i]];
+  EACH(16) {
+    uint8_t x = (uint8_t)(order[i] < 8 ? lo >> 8 * order[i] : hi >> 8 * (order[i] - 8));
+    r.v[i] = is_signed ? (int8_t)x : x;
+  }
   return r;
 }
 INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
