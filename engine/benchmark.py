@@ -1,7 +1,8 @@
 """How fast a model runs here: prompt tokens and decoded tokens per second, time to the first token.
 
 Measures like llama.cpp's llama-bench, so that the two can be compared: prompts of random ids, decoding from
-an empty context, medians after a warm-up. Knows nothing of output formats. Called by `tiercel bench`.
+an empty context, medians after a warm-up. Nothing is timed before the kernels have been checked against their
+oracle on the model's own matrices. Knows nothing of output formats. Called by `tiercel bench`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from time import perf_counter
 
 import numpy as np
 
+from engine.backends.numpy_backend import NumpyBackend
 from engine.cancel import CancelToken
 from engine.config import LoadOptions
+from engine.errors import KernelError
 from engine.generate import decode_step, prefill
 from engine.loading import LoadedModel, load_model
 from engine.machine import processor_name
+from engine.weights import ModelWeights
 
 _WARM_UP_IDS = 32
 
@@ -41,11 +45,13 @@ def measure_speed(
 ) -> Speed:
     """Load a model (its context is made to fit) and measure it.
 
-    Raises the engine's errors; CancelledError when told to stop.
+    Raises the engine's errors, KernelError when a product is wrong; CancelledError when told to stop.
     """
     context = max(n_prompt, n_decode, _WARM_UP_IDS) + 1
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
     try:
+        if loaded.backend.name != NumpyBackend.name:
+            _check_products(loaded.weights)
         ids = np.random.default_rng(0).integers(0, loaded.info.vocab_size, context).tolist()
         _time_prefill(loaded, ids[:_WARM_UP_IDS], cancel)
         _time_decode(loaded, ids[:2], cancel)
@@ -64,6 +70,23 @@ def measure_speed(
         )
     finally:
         loaded.close()
+
+
+def _check_products(weights: ModelWeights) -> None:
+    """Compare one matrix of every quant type and width with the oracle."""
+    from kernels.verification import product_is_right  # the C extension
+
+    seen = set()
+    for name, (data, shape, quant_type) in weights.items():
+        kind = quant_type, shape[-1]
+        if len(shape) == 1 or kind in seen:
+            continue
+        seen.add(kind)
+        if not product_is_right(data, *kind):
+            raise KernelError(
+                f"the product with {name} ({quant_type.name}) differs from its oracle on this processor: "
+                "nothing was timed; please report it with the output of `tiercel --version`"
+            )
 
 
 def _time_prefill(loaded: LoadedModel, ids: list[int], cancel: CancelToken) -> float:

@@ -42,7 +42,7 @@ def kv_bytes(config: ModelConfig, max_context: int, precision: Precision) -> int
 
 
 def allocate_kv(config: ModelConfig, max_context: int, precision: Precision) -> KVCache:
-    """Reserve a cache of zeros [n_layers, n_kv_heads, max_context, head_dim]: a head's positions lie in a row."""
+    """Reserve zeros [n_layers, n_kv_heads, max_context, head_dim]: a head's positions lie in a row."""
     shape = (config.n_layers, config.n_kv_heads, max_context, config.head_dim)
     dtype = kv_dtype(precision)
     return KVCache(np.zeros(shape, dtype), np.zeros(shape, dtype), max_context)

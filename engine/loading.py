@@ -43,6 +43,7 @@ class LoadedModel:
     """Everything that answering needs."""
 
     info: ModelInfo
+    weights: ModelWeights
     model: Transformer
     tokenizer: Tokenizer
     encoder: PromptEncoder | None
@@ -87,6 +88,7 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
     kv = backend.new_kv(max_context)
     return LoadedModel(
         info=_describe(gguf, config, weights, max_context, kv.n_bytes, template is not None, origin),
+        weights=weights,
         model=Transformer(config, backend),
         tokenizer=tokenizer,
         encoder=None if template is None else PromptEncoder(tokenizer, template),

@@ -153,7 +153,7 @@ def attention(
     A query at position p sees positions p - window + 1 to p, or all up to p when `window` is 0.
     `half_cache` keeps keys and values in float16.
     """
-    n_tokens, n_heads, head_dim = queries.shape
+    _, n_heads, head_dim = queries.shape
     n_kv_heads, n_positions, _ = keys.shape
     out = np.empty_like(queries)
     cache = kv_arrays(1, n_kv_heads, n_positions, head_dim, half=half_cache)
@@ -178,7 +178,10 @@ def attention(
 def kv_arrays(
     n_layers: int, n_kv_heads: int, n_positions: int, head_dim: int, *, half: bool
 ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
-    """Zeroed keys [layers, K, tiles, E', TILE] and values [layers, K, tiles, TILE, E'], E' a multiple of 16."""
+    """Zeroed keys [layers, K, tiles, E', TILE] and values [layers, K, tiles, TILE, E'].
+
+    E' is head_dim rounded up to a multiple of 16.
+    """
     tiles, padded = -(-n_positions // TILE), -(-head_dim // 16) * 16
     dtype = np.dtype(np.float16 if half else np.float32)
     keys = np.zeros((n_layers, n_kv_heads, tiles, padded, TILE), dtype)

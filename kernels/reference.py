@@ -106,3 +106,12 @@ def geglu(gate: Floats, up: Floats) -> Floats:
     inner = np.float32(0.7978845608028654) * (gate + np.float32(0.044715) * gate**3)  # sqrt(2 / pi)
     activated: Floats = np.float32(0.5) * gate * (1 + np.tanh(inner))
     return activated * up
+
+
+def round_activations(x: Floats) -> Floats:
+    """What the fast matrix product sees of x [T, columns]: groups of 16 rounded to 255 steps of their own."""
+    groups = x.reshape(len(x), -1, 16)
+    top = np.max(np.abs(groups), axis=-1, keepdims=True)
+    steps = np.where(top > 0, np.float32(127) / np.where(top > 0, top, 1), 0).astype(np.float32)
+    rounded: Floats = np.rint(groups * steps) * (top / np.float32(127))
+    return rounded.reshape(x.shape)

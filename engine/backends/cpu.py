@@ -6,8 +6,6 @@ order are in `kernels/cpu/forward.c`. Called by `Transformer`.
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.architectures import Activation, RopePairing
 from engine.backends.base import CancelFlag, Float32Array, TokenIds
 from engine.config import Precision

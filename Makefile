@@ -1,0 +1,57 @@
+# make chat   set up, fetch the starter model if there is none, and start the application
+# make test   set up, then check style and types and run the tests
+# Both work without network once they have run.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := $(wildcard kernels/cpu/*.c kernels/cpu/*.h)
+
+# The newest Python that will do; PYTHON=... overrides.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# The CUDA extra where an NVIDIA driver is present: cuda12 or cuda13.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
+EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,cuda13))
+
+.PHONY: chat setup test test-models clean
+.DEFAULT_GOAL := chat
+
+chat: setup
+	@test -n "$$($(BIN)/tiercel models 2>/dev/null)" || $(BIN)/tiercel pull smollm2
+	@$(BIN)/tiercel
+
+setup: $(VENV)/.ready
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "tiercel: Python 3.11 or newer with venv is needed: install python3 and python3-venv, or say make PYTHON=/path/to/python3"; exit 1; }
+	@echo "making the environment in $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt $(SOURCES)
+	@echo "installing Tiercel$(if $(EXTRA), with $(EXTRA))"
+	@$(PIP) install -c constraints.txt setuptools
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.$(if $(EXTRA),[$(EXTRA)])'
+	@$(BIN)/python -c 'import kernels._cpu' 2>/dev/null || echo "tiercel: warning: the C kernels were not built, so NumPy computes, many times slower: install a C compiler (gcc or clang), then: touch pyproject.toml && make setup"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	@echo "installing the tools for tests"
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev$(if $(EXTRA),$(comma)$(EXTRA))]'
+	@touch $@
+
+comma := ,
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# Two small real models for the tests marked `model`; without them those tests skip and say so.
+test-models: setup
+	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull smollm2
+	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull gemma3-270m
+
+clean:
+	rm -rf $(VENV) build *.egg-info kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
