@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, Final
 
-from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -103,13 +102,6 @@ class TiercelApp(App[int]):
             self._chat.bridge.attach(await in_thread(self._make_engine))
         except (ImportError, OSError) as error:
             self._chat.notice("error", f"the engine cannot start: {error}")
-
-    def exit(
-        self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
-    ) -> None:
-        """End the application, with `result` as its exit code."""
-        self._chat.stop_pulling()
-        super().exit(result, return_code, message)
 
     def shut_down(self) -> bool:
         """Stop the engine and save everything; False when something could not be saved. Idempotent."""

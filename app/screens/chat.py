@@ -118,7 +118,8 @@ class ChatScreen(Screen[None]):
 
     def notice(self, kind: str, text: str) -> None:
         """Show a notice; see `NoticeBar.KINDS`."""
-        self.query_one(NoticeBar).set(kind, text)
+        for bar in self.query(NoticeBar):  # none while the application closes
+            bar.set(kind, text)
 
     def hint(self, text: str) -> None:
         """Show a notice that goes away by itself."""
@@ -130,11 +131,6 @@ class ChatScreen(Screen[None]):
     def start_pulling(self) -> None:
         """Look at the engine and the store from now on."""
         self._pulls = [self.set_interval(seconds, self._pull) for seconds in (PULL_S, IDLE_PULL_S)]
-
-    def stop_pulling(self) -> None:
-        """Look no more: the widgets are about to go."""
-        for timer in self._pulls:
-            timer.stop()
 
     def load(self, options: LoadOptions) -> None:
         """Load a model instead of the present one."""
@@ -250,6 +246,8 @@ class ChatScreen(Screen[None]):
     # -- inside
 
     def _pull(self) -> None:
+        if not self.app.is_running:  # the widgets are going
+            return
         self.bridge.pull()
         self.notice("store", self._store.trouble or self._store.notice)
         for timer in self._pulls[:1]:

@@ -92,6 +92,5 @@ async def running(
     try:
         async with app.run_test(size=size) as pilot:
             yield Driver(pilot)
-            app.exit(0)
     finally:
         app.shut_down()
