@@ -54,9 +54,12 @@ class TiercelApp(App[int]):
         themes, problems = load_themes(locations.config_dir() / "themes")
         for theme in themes:
             self.register_theme(theme)
-        wanted = self._settings.values.theme
-        self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
         self._problems = [*self._settings.problems, *problems]
+        wanted = self._settings.values.theme
+        if wanted not in self.available_themes:
+            self._problems.append(f"there is no theme {wanted!r}: {DEFAULT_THEME} is used; ^P shows all")
+            wanted = DEFAULT_THEME
+        self.theme = wanted
 
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""

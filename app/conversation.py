@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Final
 
 from engine import GenerationStats, Message, Request, SamplingParams
@@ -102,17 +103,17 @@ def build_request(
     """Return the request for the reply that follows `turns`.
 
     With a chat template the model sees a conversation. Without one (a base model) it is given the whole
-    text so far to continue. Turns without text, such as a failed reply, are left out; what then stands
-    side by side from one role is joined, because most templates insist that roles alternate.
+    text so far to continue. A message whose reply failed or was stopped before its first word is left out,
+    reply and all: it may be what the model could not take, and most templates insist that roles alternate.
     """
-    told = [turn for turn in turns if turn.text]
+    told = [
+        turn
+        for turn, following in zip_longest(turns, turns[1:])
+        if turn.text and (turn.role == "assistant" or following is None or following.text)
+    ]
     if not has_template:
         prompt = "".join(turn.text if turn.role == "assistant" else "\n" + turn.text for turn in told)
         return Request(prompt=prompt.removeprefix("\n"), sampling=sampling, max_tokens=COMPLETION_TOKENS)
     messages = [Message("system", system)] if system else []
-    for turn in told:
-        if messages and messages[-1].role == turn.role:
-            messages[-1] = Message(turn.role, messages[-1].content + "\n\n" + turn.text)
-        else:
-            messages.append(Message(turn.role, turn.text))
+    messages += [Message(turn.role, turn.text) for turn in told]
     return Request(messages=tuple(messages), sampling=sampling)

@@ -269,6 +269,8 @@ class ChatScreen(Screen[None]):
         self._show_engine()
 
     def _show_list(self) -> None:
+        if self.query_one("#search", Input).value.strip():  # what was found stays
+            return
         infos = sorted(self._infos.values(), key=lambda info: info.updated_at, reverse=True)
         self.query_one(ConversationList).show(infos, self._conversation.id, date.today())
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from rich.markdown import Markdown as RichMarkdown
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -99,6 +98,8 @@ class TurnView(Vertical):
                 parts.append(f"{turn.stats.completion_tokens:,} tok")
             if turn.stats.decode_tok_s:
                 parts.append(f"{turn.stats.decode_tok_s:.1f} tok/s")
+            if turn.stats.ttft_s:
+                parts.append(f"first {turn.stats.ttft_s:.2f} s")
         self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
         self._show_line(".foot", " · ".join(parts))
 
@@ -114,6 +115,8 @@ class TurnView(Vertical):
         return "You" if self.turn.role == "user" else sanitize_line(self.turn.model) or "Assistant"
 
     def _folded_body(self) -> Static:
+        from rich.markdown import Markdown as RichMarkdown  # not before the first frame
+
         code_theme = "ansi_dark" if self.app.current_theme.dark else "ansi_light"
         renderable = RichMarkdown(sanitize(self.turn.text), code_theme=code_theme, hyperlinks=False)
         return Static(renderable, classes="body -folded")

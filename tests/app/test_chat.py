@@ -89,7 +89,7 @@ async def test_the_model_sees_the_whole_conversation_in_order(home: Path) -> Non
         assert told == [("user", "a"), ("assistant", "one"), ("user", "b")]
 
 
-async def test_a_failed_reply_says_why_and_the_next_message_is_joined_to_the_unanswered_one(
+async def test_a_failed_reply_says_why_and_its_question_is_not_asked_again(
     home: Path,
 ) -> None:
     async with running(Script(replies=("!the prompt has 9 tokens too many", "fine"))) as driver:
@@ -99,7 +99,7 @@ async def test_a_failed_reply_says_why_and_the_next_message_is_joined_to_the_una
         assert "✗ the prompt has 9 tokens too many" in driver.screen_text()
         await driver.say("b")
         await driver.answered()
-        assert [message.content for message in driver.engine.requests[1].messages] == ["a\n\nb"]
+        assert [message.content for message in driver.engine.requests[1].messages] == ["b"]
 
 
 async def test_a_base_model_is_offered_as_plain_completion(home: Path) -> None:

@@ -6,7 +6,7 @@ from app.conversation import COMPLETION_TOKENS, Conversation, TurnStatus, build_
 from engine import Message, SamplingParams
 
 
-def test_roles_alternate_even_after_failed_replies() -> None:
+def test_unanswered_messages_are_left_out_so_that_roles_alternate() -> None:
     conversation = Conversation()
     conversation.add("user", "a")
     conversation.add("assistant", "", TurnStatus.ERROR)
@@ -18,7 +18,7 @@ def test_roles_alternate_even_after_failed_replies() -> None:
     )
     assert request.messages == (
         Message("system", "be kind"),
-        Message("user", "a\n\nb"),
+        Message("user", "b"),
         Message("assistant", "partial"),
         Message("user", "c"),
     )
