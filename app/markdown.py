@@ -36,6 +36,19 @@ def redefines(text: str) -> bool:
     return _DEFINITION.search(text) is not None
 
 
+def weight(text: str) -> int:
+    """Return how many lines of `text` stand outside code fences: about as many widgets would show them."""
+    lines, fence = 0, ""
+    for line in text.splitlines():
+        if fence:
+            fence = "" if _closes(fence, line) else fence
+        elif opening := _FENCE.match(line):
+            fence = opening["mark"]
+        else:
+            lines += 1
+    return lines
+
+
 def _keep_line_breaks(state: StateCore) -> None:
     for token in state.tokens:
         for child in token.children or ():

@@ -190,6 +190,7 @@ class ChatScreen(Screen[None]):
         self._opened[conversation.id] = conversation
         self._remember(conversation)
         await self.query_one(Transcript).add(message, live.turn)
+        self.reply_grew(live)
         self._pull()
 
     @on(Prompt.Scrolled)

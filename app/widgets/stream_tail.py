@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 MAX_LINES: Final = 40
-_MAX_CHARACTERS: Final = 4_000
+MAX_CHARACTERS: Final = 4_000
 _CARET: Final = "▌"
 
 
@@ -22,7 +22,7 @@ class StreamTail(Static):
         """Show the tail, which is clean already; `in_code` gives it the look of a code block."""
         self.set_class(in_code, "-code")
         self.display = True
-        self.update(Content.assemble(tail[-_MAX_CHARACTERS:], (_CARET, "$accent")), layout=False)
+        self.update(Content.assemble(tail[-MAX_CHARACTERS:], (_CARET, "$accent")), layout=False)
         # Most tokens do not start a new line; only those that do cost a layout of the screen.
         width, height = self.content_size
         if not width or self.visual.get_height({}, width) != height:

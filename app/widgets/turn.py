@@ -1,7 +1,8 @@
 """One turn of a conversation on the screen: who speaks, what they said, how it was made.
 
 A growing reply is shown as closed Markdown blocks above a plain tail (`app.markdown`), so that a token costs
-the same at the end of a long reply as at its start. All text is cleaned here. Does not know the engine.
+the same at the end of a long reply as at its start. A reply that would take very many widgets is shown by a
+single one once it has ended. All text is cleaned here. Does not know the engine.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.conversation import Turn, TurnStatus
-from app.markdown import Splitter, redefines
+from app.markdown import Splitter, redefines, weight
 from app.sanitize import sanitize, sanitize_line
 from app.widgets.reply_markdown import ReplyMarkdown
-from app.widgets.stream_tail import MAX_LINES, StreamTail
+from app.widgets.stream_tail import MAX_CHARACTERS, MAX_LINES, StreamTail
 
+HEAVY: Final = 120
+"""Lines outside code: replies with more are folded, because every list item is several widgets."""
 _MARKS: Final = {TurnStatus.CANCELLED: "■ ", TurnStatus.ERROR: "✗ "}
 
 
@@ -29,14 +32,17 @@ class TurnView(Vertical):
         """Show `turn`; `folded` shows an old reply as a single widget, which is cheap but cannot grow."""
         super().__init__(classes=f"-{turn.role}")
         self.turn = turn
-        self._folded = folded
+        self._ended = turn.status is not TurnStatus.STREAMING
+        self._folded = folded or (self._ended and weight(sanitize(turn.text)) > HEAVY)
         self._splitter = Splitter()
         self._drawn = 0
         """Characters of the turn's text that were given to the splitter."""
-        self._ended = turn.status is not TurnStatus.STREAMING
         self._lines: dict[str, str] = {".foot": ""}
         """What head and foot show."""
         self._ready = False
+        self._weight = 0
+        self._held = ""
+        """The end of the closed text that is not appended any more, the reply being heavy."""
         self._appending = False
 
     def compose(self) -> ComposeResult:
@@ -84,6 +90,9 @@ class TurnView(Vertical):
         """Replace the widgets of an old reply by a single one."""
         if self._folded or self._appending or not self._ended or self.turn.role == "user":
             return
+        await self._fold()
+
+    async def _fold(self) -> None:
         self._folded = True
         await self.query("ReplyMarkdown, StreamTail").remove()
         await self.mount(self._folded_body(), after=0)
@@ -129,6 +138,10 @@ class TurnView(Vertical):
         closed = self._splitter.push(sanitize(new))
         if self._ended:
             closed += self._splitter.flush()
+        self._weight += weight(closed)
+        if self._weight > HEAVY:
+            self._held = (self._held + closed)[-MAX_CHARACTERS:]
+            closed = ""
         if closed or self._ended:
             self._appending = True
             self.call_later(self._append, closed, self._ended)
@@ -142,6 +155,8 @@ class TurnView(Vertical):
                 await markdown.append(closed)
             if not ended:
                 self._show_tail()
+            elif self._weight > HEAVY:
+                await self._fold()
             else:
                 self.query_one(StreamTail).clear()
                 if redefines(whole := sanitize(self.turn.text)):
@@ -152,4 +167,7 @@ class TurnView(Vertical):
 
     def _show_tail(self) -> None:
         splitter = self._splitter
-        self.query_one(StreamTail).show(splitter.tail(MAX_LINES), in_code=splitter.in_code)
+        tail, in_code = splitter.tail(MAX_LINES), splitter.in_code
+        if self._held and not in_code:
+            tail = "\n".join((self._held + tail).split("\n")[-MAX_LINES:])
+        self.query_one(StreamTail).show(tail, in_code=in_code)

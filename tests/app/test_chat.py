@@ -38,7 +38,7 @@ async def test_a_reply_streams_into_the_transcript_and_the_store(home: Path) -> 
 async def test_a_message_typed_before_the_model_is_loaded_waits_and_says_so(home: Path) -> None:
     async with running(Script(load_s=0.5)) as driver:
         await driver.say("early")
-        assert "waiting for a model" in driver.screen_text()
+        await driver.until(lambda: "waiting for a model" in driver.screen_text(), "the reason")
         assert not driver.engine.requests
         await driver.answered()
         assert driver.turns[1].turn.text == "Hello from the script."

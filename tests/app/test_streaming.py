@@ -41,8 +41,21 @@ async def test_an_open_list_is_plain_text_and_bounded(home: Path) -> None:
         view.turn.text = "".join(f"- item {number}\n" for number in range(500))
         view.grow("")
         await driver.settled()
-        assert not view.query_one(Markdown).children
+        assert len(view.query_one(Markdown).children) == 0
         assert view.query_one(StreamTail).size.height <= 42
+
+
+@pytest.mark.parametrize("line", ["- item {}\n", "| {} | b |\n", "Paragraph {}.\n\n"])
+async def test_a_very_long_reply_ends_as_a_few_widgets_streamed_or_opened(home: Path, line: str) -> None:
+    text = "| a | b |\n|---|---|\n" * line.startswith("|") + "".join(line.format(n) for n in range(400))
+    async with running(size=(100, 30)) as driver:
+        streamed = await _stream(driver, text, 400)
+        opened = TurnView(Conversation().add("assistant", text))
+        await driver.chat.query_one("#main", Vertical).mount(opened)
+        for view in (streamed, opened):
+            await driver.until(lambda view=view: view.query(".-folded"), "folded")
+            assert len(view.query("*")) == 3
+        assert [c.size for c in streamed.children] == [c.size for c in opened.children]
 
 
 async def test_control_characters_of_a_reply_are_shown_not_sent(home: Path) -> None:
