@@ -131,7 +131,7 @@ def _follow(engine: Engine, reply: Reply, *, quiet: bool) -> bool:
             break
     bar.close()
     if last and not last.endswith("\n"):
-        print()
+        print(flush=True)  # before the summary, which goes another way
     return interrupted
 
 

@@ -129,7 +129,8 @@ def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_what_was_said(tiny: Path, as_json: bool) -> None:
     flags = ["--json"] if as_json else []
-    arguments = ("run", "-m", tiny, "-p", "hello", "--temperature", "0", *flags)
+    # A context that takes the tiny model far longer than this test.
+    arguments = ("run", "-m", tiny, "-p", "hello", "--temperature", "0", "-c", "200000", *flags)
     process = tiercel(*arguments, stdin=subprocess.DEVNULL)
     if as_json:
         time.sleep(2)
