@@ -138,28 +138,31 @@ int64_t block_bytes(int type);
 bool is_float_type(int type);
 int64_t matmul_scratch(int64_t cols); /* bytes of scratch for one thread, for matrices up to `cols` inputs */
 
-/* threads.c: a pool whose threads spin briefly, then sleep. All members of a job run the same function. */
+/* threads.c: a pool whose threads walk through the phases of a job together. A phase is a number of tasks; it ends
+ * when all its tasks are done, not when all threads have come: where cores are shared, a thread that is kept
+ * waiting by the system holds up no more than the task it was in. Threads spin briefly, then sleep. */
 struct pool;
+struct phase {
+  _Alignas(64) atomic_long next; /* the first task that nobody has taken */
+  atomic_long done;
+};
 struct job {
   void (*run)(void *argument, struct job *job, int thread);
   void *argument;
-  struct pool *pool;
   const volatile int32_t *cancel; /* non-zero asks to stop; may be NULL */
-  atomic_long *counters;          /* one for each phase, zero at the start */
+  struct phase *phases;           /* all zero at the start; enough for the whole job */
+  struct pool *pool;              /* set by pool_run */
 };
 struct pool *pool_new(int threads);
 void pool_free(struct pool *pool);
 int pool_threads(const struct pool *pool);
-void pool_run(struct pool *pool, struct job *job); /* the caller is thread 0 */
-void job_barrier(struct job *job);
+void pool_run(struct pool *pool, struct job *job); /* the caller is thread 0; returns when every thread has left */
 
 static inline bool job_cancelled(const struct job *job) { return job->cancel && *job->cancel; }
-
-/* The next index of phase `phase`, or -1 when all `count` are taken or the job was cancelled. */
-static inline int64_t job_next(struct job *job, int phase, int64_t count) {
-  if (job_cancelled(job)) return -1;
-  int64_t i = atomic_fetch_add_explicit(&job->counters[phase], 1, memory_order_relaxed);
-  return i < count ? i : -1;
-}
+/* The next of a phase's `count` tasks, or -1 when all are taken or the job was cancelled; job_done follows each. */
+int64_t job_next(struct job *job, int phase, int64_t count);
+void job_done(struct job *job, int phase, int64_t count);
+/* Return when all tasks of a phase are done, or the job was cancelled. */
+void job_wait(struct job *job, int phase, int64_t count);
 
 #endif

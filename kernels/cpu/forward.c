@@ -1,7 +1,7 @@
 /* Whole layers of a decoder in one call: all threads of the pool walk through the phases together.
  *
- * A phase is a list of tasks taken from a shared counter; a barrier ends it. No task's result depends on who
- * takes it. Knows the order of operations; the arithmetic is in the table of kernels.
+ * A phase is a list of tasks taken from a shared counter, and ends when all are done. No task's result depends
+ * on who takes it. Knows the order of operations; the arithmetic is in the table of kernels.
  */
 #include "forward.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PHASES = 16 };       /* phases of one layer, at most */
+enum { PHASES = 16 };         /* of one layer, at most */
 enum { LEAST_BYTES = 16384 }; /* weights of the smallest task of a decode step */
 enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task */
 
@@ -60,10 +60,10 @@ struct model *model_new(struct sizes s, const struct kernels *kernels) {
   m->update = room(t * s.hidden * 4);
   m->scratch_bytes = scratch_of(widest, model_head_dim_padded(m));
   m->scratch = room(m->scratch_bytes * s.threads);
-  m->n_counters = (s.layers + 1) * PHASES;
-  m->counters = calloc((size_t)m->n_counters, sizeof *m->counters);
+  m->n_phases = (s.layers + 1) * PHASES;
+  m->phases = room(m->n_phases * (int64_t)sizeof *m->phases);
   if (rounded_new(&m->rounded, t, widest) && m->pool && m->tensors && m->windows && m->normed && m->q && m->k && m->v &&
-      m->attended && m->gate && m->up && m->update && m->scratch && m->counters)
+      m->attended && m->gate && m->up && m->update && m->scratch && m->phases)
     return m;
   model_free(m);
   return NULL;
@@ -73,7 +73,7 @@ void model_free(struct model *m) {
   if (m->pool) pool_free(m->pool);
   rounded_free(&m->rounded);
   void *const all[] = {m->tensors, m->windows, m->normed, m->q,  m->k,       m->v,      m->attended,
-                       m->gate,    m->up,      m->update, m->partial, m->states, m->scratch, m->counters};
+                       m->gate,    m->up,      m->update, m->partial, m->states, m->scratch, m->phases};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
   free(m);
 }
@@ -85,12 +85,13 @@ struct walk { /* one thread's way through the phases */
   struct job *job;
   int phase, threads;
   uint8_t *scratch;
+  int64_t tasks; /* of the present phase */
 };
 
-static void next_phase(struct walk *w) {
-  job_barrier(w->job);
-  w->phase++;
-}
+static void begin_phase(struct walk *w, int64_t tasks) { w->tasks = tasks; }
+static int64_t next_task(struct walk *w) { return job_next(w->job, w->phase, w->tasks); }
+static void task_done(struct walk *w) { job_done(w->job, w->phase, w->tasks); }
+static void end_phase(struct walk *w) { job_wait(w->job, w->phase++, w->tasks); }
 
 static bool uses_rounded(const struct matrix *w, bool float_precision) { return !float_precision && !is_float_type(w->type); }
 
@@ -130,23 +131,25 @@ static void multiply(struct walk *w, const struct product *products, int n, cons
     cut_rows(products[i].w, a->count, w->threads, &pieces[i]);
     total += pieces[i].count;
   }
-  for (int64_t task; (task = job_next(w->job, w->phase, total)) >= 0;) {
+  begin_phase(w, total);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     int i = 0;
     while (task >= pieces[i].count) task -= pieces[i++].count;
     const struct matrix *m = products[i].w;
     (uses_rounded(m, float_precision) ? w->kernels->matmul : w->kernels->matmul_float)(
         m, a, pieces[i].start[task], pieces[i].start[task + 1], products[i].out, m->rows, w->scratch);
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 static void round_rows(struct walk *w, const struct activations *a, int64_t k) {
   const int64_t parts = a->count == 1 ? at_most(w->threads, a->spans) : 1, step = ceil_div(a->spans, parts);
-  for (int64_t task; (task = job_next(w->job, w->phase, a->count * parts)) >= 0;) {
+  begin_phase(w, a->count * parts);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     const int64_t t = task / parts, first = task % parts * step;
     w->kernels->round_row(a->x + t * a->stride, k, first, at_most(first + step, a->spans), rounded_row(a, t));
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 struct layers_run {
@@ -171,7 +174,8 @@ static void prepare_heads(struct walk *w, struct model *m, const struct pass *p,
   const struct sizes *s = &m->size;
   const struct kernels *k = w->kernels;
   const int64_t hd = s->head_dim, group = s->heads / s->kv_heads, half = s->rope_dim / 2;
-  for (int64_t task; (task = job_next(w->job, w->phase, p->tokens * s->kv_heads)) >= 0;) {
+  begin_phase(w, p->tokens * s->kv_heads);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     const int64_t t = task / s->kv_heads, head = task % s->kv_heads;
     const float *cos = rotation.cos + t * half, *sin = rotation.sin + t * half;
     for (int64_t g = 0; g < group; g++) {
@@ -185,7 +189,7 @@ static void prepare_heads(struct walk *w, struct model *m, const struct pass *p,
     k->rope(key, cos, sin, half, s->neox);
     k->append(kv, head, p->start_pos + t, key, m->v + (t * s->kv_heads + head) * hd);
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 static void divide(struct walk *w, const float *o, struct softmax_state state, int64_t n, float *out) {
@@ -211,7 +215,8 @@ static void attend_prompt(struct walk *w, const struct attention *a, int64_t kv_
   const int64_t hdp = a->kv.head_dim_padded, blocks = ceil_div(rows, ROWS_OF_TASK);
   float *total = (float *)w->scratch, *part = total + ROWS_OF_TASK * hdp;
   struct softmax_state states[ROWS_OF_TASK], of_segment[MAX_ROWS];
-  for (int64_t task; (task = job_next(w->job, w->phase, kv_heads * blocks)) >= 0;) {
+  begin_phase(w, kv_heads * blocks);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     /* The last blocks see the most: they go first, so that no thread is left with a long one at the end. */
     const int64_t head = task % kv_heads, r0 = (blocks - 1 - task / kv_heads) * ROWS_OF_TASK;
     const int64_t n = at_most(ROWS_OF_TASK, rows - r0);
@@ -226,7 +231,7 @@ static void attend_prompt(struct walk *w, const struct attention *a, int64_t kv_
       }
     for (int64_t r = 0; r < n; r++) divide(w, total + r * hdp, states[r], a->kv.head_dim, out_row(a, head, r0 + r));
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 /* Rows of one position over many segments: a task is one segment, and a second phase merges them in order. */
@@ -234,7 +239,8 @@ static void attend_step(struct walk *w, const struct attention *a, int64_t kv_he
                         struct softmax_state *partial_states) {
   const int64_t hdp = a->kv.head_dim_padded, rows = a->group, blocks = ceil_div(rows, MAX_ROWS);
   const int64_t first = first_segment(a, 0), segments = end_segment(a, 0) - first;
-  for (int64_t task; (task = job_next(w->job, w->phase, kv_heads * blocks * segments)) >= 0;) {
+  begin_phase(w, kv_heads * blocks * segments);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     const int64_t seg = task % segments, block = task / segments % blocks, head = task / segments / blocks;
     const int64_t n = at_most(MAX_ROWS, rows - block * MAX_ROWS);
     struct softmax_state states[MAX_ROWS];
@@ -246,8 +252,9 @@ static void attend_step(struct walk *w, const struct attention *a, int64_t kv_he
       memcpy(partial + slot * hdp, part + i * hdp, (size_t)hdp * sizeof(float));
     }
   }
-  next_phase(w);
-  for (int64_t row; (row = job_next(w->job, w->phase, kv_heads * rows)) >= 0;) {
+  end_phase(w);
+  begin_phase(w, kv_heads * rows);
+  for (int64_t row; (row = next_task(w)) >= 0; task_done(w)) {
     float *total = (float *)w->scratch;
     struct softmax_state state = {-INFINITY, 0};
     memset(total, 0, (size_t)hdp * sizeof(float));
@@ -255,7 +262,7 @@ static void attend_step(struct walk *w, const struct attention *a, int64_t kv_he
       w->kernels->merge(&state, total, &partial_states[slot], partial + slot * hdp, hdp);
     divide(w, total, state, a->kv.head_dim, out_row(a, row / rows, row % rows));
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 /* x += update (through its norm, if there is one); then the next block's norm, rounded. */
@@ -263,7 +270,8 @@ static void add_and_norm(struct walk *w, struct model *m, float *x, int64_t toke
                          const float *next_norm, bool round) {
   const int64_t d = m->size.hidden;
   const struct activations a = over(m, m->normed, d, tokens);
-  for (int64_t t; (t = job_next(w->job, w->phase, tokens)) >= 0;) {
+  begin_phase(w, tokens);
+  for (int64_t t; (t = next_task(w)) >= 0; task_done(w)) {
     float *update = m->update + t * d;
     if (post_norm) {
       if (post_norm->data) w->kernels->rmsnorm(update, norm_weight(post_norm), d, m->eps, update);
@@ -273,7 +281,7 @@ static void add_and_norm(struct walk *w, struct model *m, float *x, int64_t toke
     w->kernels->rmsnorm(x + t * d, next_norm, d, m->eps, m->normed + t * d);
     if (round) w->kernels->round_row(m->normed + t * d, d, 0, a.spans, rounded_row(&a, t));
   }
-  next_phase(w);
+  end_phase(w);
 }
 
 static struct kv_layer kv_of(const struct model *m, const struct pass *p, int64_t layer) {
@@ -306,7 +314,8 @@ static void one_layer(struct walk *w, struct model *m, const struct pass *p, int
   multiply(w, (struct product[]){{&layer[FFN_GATE], m->gate}, {&layer[FFN_UP], m->up}}, 2, &normed, exact);
   const struct activations inner = over(m, m->gate, s->ffn, t);
   const int64_t parts = t == 1 ? w->threads : 1, step = ceil_div(inner.spans, parts);
-  for (int64_t task; (task = job_next(w->job, w->phase, t * parts)) >= 0;) {
+  begin_phase(w, t * parts);
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     const int64_t row = task / parts, first = task % parts * step, end = at_most(first + step, inner.spans);
     float *gate = m->gate + row * s->ffn;
     const int64_t from = first * SPAN, n = at_most(end * SPAN, s->ffn) - from;
@@ -314,7 +323,7 @@ static void one_layer(struct walk *w, struct model *m, const struct pass *p, int
     (s->gelu ? w->kernels->geglu : w->kernels->swiglu)(gate + from, m->up + row * s->ffn + from, n, gate + from);
     if (!exact) w->kernels->round_row(gate, s->ffn, first, end, rounded_row(&inner, row));
   }
-  next_phase(w);
+  end_phase(w);
   multiply(w, (struct product[]){{&layer[FFN_DOWN], m->update}}, 1, &inner, exact);
   add_and_norm(w, m, p->x, t, &layer[POST_FFW_NORM], last ? NULL : norm_weight(&layer[LAYER_TENSORS + ATTN_NORM]), !exact);
 }
@@ -335,8 +344,8 @@ static void run_layers(void *argument, struct job *job, int thread) {
 
 static enum status run_job(struct model *m, void (*run)(void *, struct job *, int), void *argument,
                            const volatile int32_t *cancel) {
-  struct job job = {.run = run, .argument = argument, .cancel = cancel, .counters = m->counters};
-  memset((void *)m->counters, 0, (size_t)m->n_counters * sizeof *m->counters);
+  struct job job = {.run = run, .argument = argument, .cancel = cancel, .phases = m->phases};
+  memset((void *)m->phases, 0, (size_t)m->n_phases * sizeof *m->phases);
   pool_run(m->pool, &job);
   return job_cancelled(&job) ? CANCELLED : DONE;
 }
@@ -405,10 +414,10 @@ enum status matmul_all(const struct kernels *kernels, struct pool *pool, const s
   struct matmul_run run = {kernels, {.x = x, .stride = m->cols, .count = tokens, .spans = spans_of(m->cols)},
                            {m, out}, float_precision, NULL, pool_threads(pool)};
   run.scratch = room(run.threads * matmul_scratch(m->cols));
-  atomic_long counters[2] = {0};
+  struct phase phases[2] = {0};
   enum status status = NO_MEMORY;
   if (rounded_new(&run.a, tokens, m->cols) && run.scratch) {
-    struct job job = {.run = run_matmul, .argument = &run, .counters = counters};
+    struct job job = {.run = run_matmul, .argument = &run, .phases = phases};
     pool_run(pool, &job);
     status = DONE;
   }
@@ -440,10 +449,10 @@ enum status attention_all(const struct kernels *kernels, struct pool *pool, cons
   struct attention_run run = {kernels, a, kv_heads, tokens, room(rows * hdp * 4),
                               room(rows * (int64_t)sizeof(struct softmax_state)), NULL, scratch_of(hdp, hdp)};
   run.scratch = room(run.scratch_bytes * pool_threads(pool));
-  atomic_long counters[2] = {0};
+  struct phase phases[2] = {0};
   enum status status = NO_MEMORY;
   if (run.partial && run.states && run.scratch) {
-    struct job job = {.run = run_attention, .argument = &run, .counters = counters};
+    struct job job = {.run = run_attention, .argument = &run, .phases = phases};
     pool_run(pool, &job);
     status = DONE;
   }

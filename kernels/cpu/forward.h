@@ -33,8 +33,8 @@ struct model {
   int64_t partial_rows;
   uint8_t *scratch;           /* [threads, scratch_bytes] */
   int64_t scratch_bytes;
-  atomic_long *counters;
-  int64_t n_counters;
+  struct phase *phases;
+  int64_t n_phases;
 };
 
 /* Cosines and sines of T positions for one rotation, [T, rope_dim / 2]. */
