@@ -7,6 +7,7 @@ the first frame, in threads of their own.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -81,8 +82,10 @@ class TiercelApp(App[int]):
         """Paint, then start everything that takes time."""
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
+            loop.add_signal_handler(signal.SIGHUP, self._leave_lost_terminal)
+            self.set_interval(1.0, self._watch_terminal)
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
@@ -105,6 +108,16 @@ class TiercelApp(App[int]):
             self._chat.bridge.attach(await in_thread(self._make_engine))
         except (ImportError, OSError) as error:
             self._chat.notice("error", f"the engine cannot start: {error}")
+
+    def _watch_terminal(self) -> None:
+        """Leave when the terminal is gone without a signal, as for a process that does not own it."""
+        if not os.isatty(sys.__stdin__.fileno() if sys.__stdin__ else 0):
+            self._leave_lost_terminal()
+
+    def _leave_lost_terminal(self) -> None:
+        """Save and end at once: Textual would wait for its last frame to be written, for ever."""
+        self.shut_down()
+        os._exit(128 + signal.SIGHUP)
 
     def shut_down(self) -> bool:
         """Stop the engine and save everything; False when something could not be saved. Idempotent."""

@@ -51,7 +51,7 @@ class Driver:
         while not condition():
             assert time.monotonic() < end, f"never happened: {what or condition}\n{self.screen_text()}"
             await asyncio.sleep(0.01)
-        await self.pilot.pause()
+        await self.settled(1)
 
     async def ready(self) -> None:
         await self.until(lambda: self.chat.bridge.snapshot.state == "ready", "the model is ready")
@@ -65,10 +65,11 @@ class Driver:
         await self.until(lambda: not self.chat.bridge.busy, "the reply has ended")
         await self.settled()
 
-    async def settled(self) -> None:
-        """Let what was already decided be drawn."""
-        for _ in range(3):
-            await self.pilot.pause()
+    async def settled(self, rounds: int = 3) -> None:
+        """Let what was already decided be drawn; `pilot.pause` would wait for the engine as well."""
+        for _ in range(rounds):
+            await self.pilot._wait_for_screen()
+            await asyncio.sleep(0.02)
 
     def screen_text(self) -> str:
         """Return what a person sees, line by line."""

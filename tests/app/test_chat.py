@@ -129,7 +129,7 @@ async def test_a_new_chat_leaves_the_running_reply_alone(home: Path) -> None:
 
 
 async def test_a_conversation_opened_while_its_reply_grows_shows_all_of_it(home: Path) -> None:
-    text = "".join(f"- item {number}\n" for number in range(60))
+    text = "".join(f"- item {number}\n" for number in range(30))
     async with running(Script(replies=(text,), token_s=0.01)) as driver:
         await driver.ready()
         await driver.say("list")

@@ -70,7 +70,7 @@ documents = st.lists(
 ).map(lambda parts: "".join(block + gap for block, gap in parts))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(documents, st.lists(st.integers(0, 10_000), max_size=40))
 def test_closed_blocks_parse_apart_as_they_do_together_for_any_split(text: str, places: list[int]) -> None:
     parts = stream(cut(text, places))

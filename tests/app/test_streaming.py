@@ -21,8 +21,8 @@ LATE_DEFINITION = "See [the page].\n\nMore.\n\n[the page]: http://example.org\n"
 
 @pytest.mark.parametrize(
     ("text", "piece"),
-    [(EVERYTHING, 7), (EVERYTHING, 64), (LATE_DEFINITION, 5), ("one line", 1)],
-    ids=["everything-7", "everything-64", "late-definition", "one-line"],
+    [(EVERYTHING, 60), (EVERYTHING, 400), (LATE_DEFINITION, 5), ("one line", 1)],
+    ids=["everything-60", "everything-400", "late-definition", "one-line"],
 )
 async def test_streamed_equals_opened(home: Path, text: str, piece: int) -> None:
     async with running(size=(100, 30)) as driver:

@@ -70,20 +70,27 @@ class Terminal:
             assert time.monotonic() < end, f"{text!r} never came; the last was {self.written[-500:]!r}"
             self._read()
 
-    def wait_for_end(self) -> int:
-        while True:
+    def wait_for_end(self, seconds: float = 20.0) -> int:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             ended, status = os.waitpid(self.child, os.WNOHANG)
             self._read()
             if ended:
                 return os.waitstatus_to_exitcode(status)
+        os.kill(self.child, signal.SIGKILL)
+        raise TimeoutError(f"it never ended; the last was {self.written[-500:]!r}")
 
     def _read(self) -> None:
-        if select.select([self.master], [], [], 0.05)[0]:
+        if self.master < 0:
+            time.sleep(0.05)
+        elif select.select([self.master], [], [], 0.05)[0]:
             self.written += os.read(self.master, 65536)
 
     def close(self) -> None:
-        os.close(self.master)
-        os.close(self.slave)
+        if self.master >= 0:
+            os.close(self.master)
+            os.close(self.slave)
+            self.master = -1
 
 
 @pytest.fixture
@@ -146,4 +153,13 @@ def test_a_crash_saves_and_restores_the_terminal(terminal: Terminal, home: Path)
     assert terminal.wait_for_end() == 1
     assert b"on purpose" in terminal.written
     _assert_restored(terminal)
+    assert _texts(home)[0] == "hello"
+
+
+def test_a_terminal_that_goes_away_ends_the_program_and_loses_nothing(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type("hello\r")
+    terminal.wait_for(b"THE-END")
+    terminal.close()
+    assert terminal.wait_for_end() == 128 + signal.SIGHUP
     assert _texts(home)[0] == "hello"
