@@ -3,6 +3,21 @@
 
 #include "cpu.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+static bool neon_has_dotprod(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+static bool neon_has_dotprod(void) {
+  int has = 0;
+  size_t size = sizeof has;
+  return !sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, NULL, 0) && has;
+}
+#elif defined(__aarch64__)
+static bool neon_has_dotprod(void) { return false; }
+#endif
+
 /* Best first. */
 static const struct kernels *const SETS[] = {
 #if defined(__x86_64__)
@@ -17,7 +32,8 @@ static const struct kernels *const SETS[] = {
 static bool runs_here(const struct kernels *set) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  /* F16C came before AVX2, and not every compiler can ask for it. */
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (set == &kernels_avx2) return avx2;
   if (set == &kernels_avx512)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
