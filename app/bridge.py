@@ -221,7 +221,7 @@ def _outcome(reply: Reply) -> tuple[TurnStatus, str]:
     """Return how the turn ended and what to say about it."""
     match reply.finish_reason:
         case FinishReason.CANCELLED:
-            return TurnStatus.CANCELLED, f"stopped after {reply.stats.completion_tokens:,} tokens"
+            return TurnStatus.CANCELLED, "stopped"
         case FinishReason.ERROR:
             return TurnStatus.ERROR, str(reply.error or "the engine failed")
         case FinishReason.LENGTH:

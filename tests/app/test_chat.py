@@ -55,7 +55,7 @@ async def test_escape_stops_the_reply_and_keeps_its_text(home: Path) -> None:
         assert turn.status is TurnStatus.CANCELLED
         assert 0 < len(turn.text) < len(LONG)
         assert driver.turns[1].query_one(Markdown).source == turn.text
-        assert "■ stopped after" in driver.screen_text()
+        assert "■ stopped · " in driver.screen_text()
 
 
 async def test_escape_takes_back_a_message_that_waits_for_a_model(home: Path) -> None:
