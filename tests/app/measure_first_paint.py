@@ -65,7 +65,8 @@ def first_paint_s(arguments: list[str], home: str) -> float:
     seen = b""
     try:
         while _MARK not in seen:
-            if time.perf_counter() - started > _LIMIT_S or not select.select([terminal], [], [], 1.0)[0]:
+            left = started + _LIMIT_S - time.perf_counter()
+            if left <= 0 or not select.select([terminal], [], [], left)[0]:
                 raise TimeoutError(f"no first frame from {arguments[0]}: {seen[-2000:]!r}")
             seen += os.read(terminal, 65536)
         return time.perf_counter() - started
