@@ -68,10 +68,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _application(model: str | None) -> int:
     from app.app import main as run_application
+
+    if model is None:
+        return run_application()
     from app.models import resolve_model
     from engine import LoadOptions
 
-    return run_application(None if model is None else LoadOptions(resolve_model(model)))
+    return run_application(LoadOptions(resolve_model(model)))
 
 
 class _ShowVersion(argparse.Action):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.models import discover
 from app.settings import Settings
 
 
@@ -12,5 +11,7 @@ def first_model(settings: Settings) -> Path | None:
     """Return the model used last, else the only one on this machine; None when a person must choose."""
     if settings.last_model is not None and settings.last_model.is_file():
         return settings.last_model
+    from app.models import discover  # not before the first frame
+
     found = discover(settings.model_folders)
     return found[0].path if len(found) == 1 else None
