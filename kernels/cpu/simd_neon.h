@@ -72,18 +72,19 @@ INLINE vi vi_sub(vi x, vi y) { return (vi)EACH2(vsubq_s32, x, y); }
 /* Shifts by operators of vector types: the intrinsics want a literal, and this count is constant once inlined. */
 INLINE vi vi_shl(vi x, int n) { return (vi){x.a << n, x.b << n, x.c << n, x.d << n}; }
 INLINE int32_t vi_hsum(vi v) { return vaddvq_s32(vaddq_s32(vaddq_s32(v.a, v.b), vaddq_s32(v.c, v.d))); }
-INLINE int16x8_t low_halves(int32x4_t x, int32x4_t y) { return vuzp1q_s16(vreinterpretq_s16_s32(x), vreinterpretq_s16_s32(y)); }
+INLINE int16x8_t low_halves(int32x4_t x, int32x4_t y) {
+  return vuzp1q_s16(vreinterpretq_s16_s32(x), vreinterpretq_s16_s32(y));
+}
 INLINE void vi_store_i8(int8_t *p, vi x) {
   const int16x8_t lo = low_halves(x.a, x.b), hi = low_halves(x.c, x.d);
   vst1q_s8(p, vuzp1q_s8(vreinterpretq_s8_s16(lo), vreinterpretq_s8_s16(hi)));
 }
-INLINE vf widen_s8(int8x16_t x) {
-  const int16x8_t lo = vmovl_s8(vget_low_s8(x)), hi = vmovl_high_s8(x);
-  return vf_from_vi((vi){vmovl_s16(vget_low_s16(lo)), vmovl_high_s16(lo), vmovl_s16(vget_low_s16(hi)), vmovl_high_s16(hi)});
+INLINE vf widen_s16(int16x8_t x, int16x8_t y) {
+  return vf_from_vi((vi){vmovl_s16(vget_low_s16(x)), vmovl_high_s16(x), vmovl_s16(vget_low_s16(y)), vmovl_high_s16(y)});
 }
+INLINE vf widen_s8(int8x16_t x) { return widen_s16(vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x)); }
 INLINE vf widen_u8(uint8x16_t x) {
-  const int16x8_t lo = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x))), hi = vreinterpretq_s16_u16(vmovl_high_u8(x));
-  return vf_from_vi((vi){vmovl_s16(vget_low_s16(lo)), vmovl_high_s16(lo), vmovl_s16(vget_low_s16(hi)), vmovl_high_s16(hi)});
+  return widen_s16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x))), vreinterpretq_s16_u16(vmovl_high_u8(x)));
 }
 INLINE vf vf_from_i8(const int8_t *p) { return widen_s8(vld1q_s8(p)); }
 INLINE vf vf_from_u8(const uint8_t *p) { return widen_u8(vld1q_u8(p)); }

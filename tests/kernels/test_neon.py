@@ -1,6 +1,6 @@
 """The kernels built for AArch64 and run under QEMU, whose processor decides which instruction set is chosen.
 
-The same sources and compiler flags as the extension, without Python: see cpu_harness/.
+The sources and compiler flags of the extension, but -O2, which compiles three times faster; see cpu_harness/.
 """
 
 from __future__ import annotations
@@ -35,7 +35,15 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     extension = project["tool"]["setuptools"]["ext-modules"][0]
     sources = [source for source in extension["sources"] if not source.endswith("module.c")]
     program = tmp_path_factory.mktemp("harness") / "harness"
-    command = [COMPILER, *extension["extra-compile-args"], "-static", "-Ikernels/cpu", *sources, str(HARNESS)]
+    command = [
+        COMPILER,
+        *extension["extra-compile-args"],
+        "-O2",
+        "-static",
+        "-Ikernels/cpu",
+        *sources,
+        str(HARNESS),
+    ]
     subprocess.run([*command, "-o", str(program), *extension["extra-link-args"]], cwd=REPO, check=True)
     return program
 
@@ -47,5 +55,5 @@ def test_neon_is_near_the_oracle_and_the_same_bits_for_any_columns_and_threads(
     harness: Path, cases: Path, processor: str, instruction_set: str
 ) -> None:
     command = [EMULATOR, "-cpu", processor, str(harness), str(cases)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout.strip()) == (0, instruction_set), done.stdout + done.stderr

@@ -24,7 +24,8 @@ static struct pool *pools[2]; /* of one thread and of two */
 static int cases, failures;
 
 static void fail(const char *what, int64_t at, float got, float expected, float allowed) {
-  printf("case %d, %s: element %lld is %.9g, not %.9g within %.3g\n", cases, what, (long long)at, got, expected, allowed);
+  printf("case %d, %s: element %lld is %.9g, not %.9g within %.3g\n", cases, what, (long long)at, got, expected,
+         allowed);
   failures++;
 }
 
@@ -135,8 +136,9 @@ static bool read_test(FILE *file, struct test *c) {
   if (fread(c, 8, 2 + SIZES, file) != 2 + SIZES) return false;
   for (int64_t i = 0; i < c->arrays; i++) {
     int64_t bytes;
-    void *content = NULL;
-    if (fread(&bytes, 8, 1, file) != 1 || fread(content = room(bytes), 1, (size_t)bytes, file) != (size_t)bytes) exit(2);
+    if (fread(&bytes, 8, 1, file) != 1) exit(2);
+    void *content = room(bytes);
+    if (fread(content, 1, (size_t)bytes, file) != (size_t)bytes) exit(2);
     c->array[i] = content;
   }
   return true;
