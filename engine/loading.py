@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine.backends.base import Backend
@@ -33,6 +33,7 @@ _SCRATCH_BYTES = 256 << 20
 """Activations of a chunk, logits and tokenizer, rounded up."""
 _READ_STEP = 32 << 20
 _PAGE = 4096
+_CANCEL_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
 """Called with what loading is doing, in words, and how far it is, 0 to 1."""
@@ -70,12 +71,13 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
     weights = ModelWeights(gguf, config)
     max_context, notices = _choose_context(gguf, config, options)
     memory_notices = _check_memory(gguf, config, options, max_context)
-    with ThreadPoolExecutor(1, "tokenizer") as pool:
-        building = pool.submit(load_tokenizer, gguf)
-        if not memory_notices:
-            _read_ahead(weights, on_progress, cancel)
-        on_progress("building the tokenizer", 0.9)
-        tokenizer = building.result()
+    pool = ThreadPoolExecutor(1, "tokenizer")
+    building = pool.submit(load_tokenizer, gguf)
+    pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
+    if not memory_notices:
+        _read_ahead(weights, on_progress, cancel)
+    on_progress("building the tokenizer", 0.9)
+    tokenizer = _await(building, cancel)
     if tokenizer.vocab_size != config.vocab_size:
         raise GGUFError(
             f"{gguf.path}: {tokenizer.vocab_size} tokens beside {config.vocab_size} rows of "
@@ -151,6 +153,18 @@ def _read_ahead(weights: ModelWeights, on_progress: OnProgress, cancel: CancelTo
             part[::_PAGE].max()
             done += part.size
             on_progress("reading the weights", 0.9 * done / total)
+
+
+def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
+    """Wait for the tokenizer or for being told to stop: the library that builds it cannot be stopped."""
+    while True:
+        try:
+            return building.result(_CANCEL_POLL_S)
+        except TimeoutError:
+            if building.done():
+                raise  # its own
+            if cancel.cancelled:
+                raise CancelledError("loading was stopped") from None
 
 
 def _describe(

@@ -9,16 +9,21 @@ from engine import InputFileError
 
 
 def piped_text() -> str:
-    """All of standard input when it is not a terminal, else nothing."""
+    """Text that was piped in, nothing at a terminal; without a byte order mark. Raises InputFileError."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    return _decode(sys.stdin.buffer.read(), "standard input")
+    return standard_input().removeprefix("\ufeff")
+
+
+def standard_input() -> str:
+    """All of standard input, to the byte; nothing where it is closed. Raises InputFileError."""
+    return "" if sys.stdin is None else _decode(sys.stdin.buffer.read(), "standard input")
 
 
 def read_text(path: Path) -> str:
-    """A text file's content; raises InputFileError."""
+    """A text file's content without the byte order mark that some editors write; raises InputFileError."""
     try:
-        return _decode(path.read_bytes(), str(path))
+        return _decode(path.read_bytes(), str(path)).removeprefix("\ufeff")
     except OSError as error:
         raise InputFileError(f"{path}: {error.strerror or error}; give a text file") from None
 

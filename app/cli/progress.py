@@ -40,8 +40,9 @@ class ProgressBar:
         self._write(line[: shutil.get_terminal_size().columns - 1])
 
     def close(self) -> None:
-        """Clear the line."""
-        if self._visible and self._label:
+        """Clear the line if there is one: whoever writes there next must not lose his own."""
+        if self._label:
+            self._label = ""
             self._write("")
 
     def _write(self, line: str) -> None:

@@ -76,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
     if reply.error is not None:
         raise reply.error
-    if interrupted and not reply.stats.prompt_tokens:
-        raise KeyboardInterrupt  # while loading: there is nothing to sum up
     print(
         json.dumps(_as_json(reply)) if args.json else _summary(reply), file=None if args.json else sys.stderr
     )
@@ -87,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace) -> Request:
     piped = piped_text()
     if not args.raw:
-        piped = piped.rstrip("\n")
+        piped = piped.rstrip("\r\n")
     prompt = "\n\n".join(part for part in (args.prompt, piped) if part)
     if not prompt:
         raise UsageError("there is no prompt: give one with -p, or pipe text in")
@@ -105,34 +103,44 @@ def _request(args: argparse.Namespace) -> Request:
 
 
 def _follow(engine: Engine, reply: Reply, *, quiet: bool) -> bool:
-    """Write the reply as it grows; ctrl+c stops it and keeps what came. Returns whether that happened."""
+    """Write the reply as it grows; ctrl+c stops it and keeps what came. Returns whether that happened.
+
+    Raises KeyboardInterrupt while there is nothing to keep, and when it is pressed again.
+    """
     bar, interrupted, offset, last = ProgressBar(), False, 0, ""
-    while True:
-        try:
-            if reply.status is ReplyStatus.QUEUED and sys.stderr.isatty():
-                snapshot = engine.snapshot
-                bar.update(f"{snapshot.load_stage} {snapshot.load_progress:.0%}", 0, 0)
-                reply.wait(offset, 0.1)
-            else:
+    try:
+        ended = False
+        while not ended:
+            try:
+                _await(engine, reply, offset, bar)
+            except KeyboardInterrupt:
+                if interrupted or reply.status is ReplyStatus.QUEUED:
+                    raise
+                interrupted = True
+                reply.cancel()
+            ended = reply.done
+            text, offset = reply.read(offset)
+            if text and not quiet:
                 bar.close()
-                reply.wait(offset)
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            engine.close()
-        ended = reply.done
-        text, offset = reply.read(offset)
-        if text and not quiet:
-            last = text
-            sys.stdout.write(sanitize(text) if sys.stdout.isatty() else text)
-            sys.stdout.flush()
-        if ended:
-            break
-    bar.close()
-    if last and not last.endswith("\n"):
-        print(flush=True)  # before the summary, which goes another way
+                last = text
+                sys.stdout.write(sanitize(text) if sys.stdout.isatty() else text)
+                sys.stdout.flush()
+    finally:
+        bar.close()
+        if last and not last.endswith("\n"):
+            print(flush=True)  # before the summary or an error, which go another way
     return interrupted
+
+
+def _await(engine: Engine, reply: Reply, offset: int, bar: ProgressBar) -> None:
+    """Wait for text after `offset` or the end; while the model loads only a moment, to show how far it is."""
+    if reply.status is ReplyStatus.QUEUED:
+        snapshot = engine.snapshot
+        bar.update(f"{snapshot.load_stage or 'starting'} {snapshot.load_progress:.0%}", 0, 0)
+        reply.wait(offset, 0.1)
+    else:
+        bar.close()
+        reply.wait(offset)
 
 
 def _summary(reply: Reply) -> str:

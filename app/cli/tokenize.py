@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
+from app.cli.inputs import standard_input
 from app.models import resolve_model
-from engine import EngineError, Tokenizer, load_tokenizer, open_gguf
+from engine import Tokenizer, load_tokenizer, open_gguf
 
 NAME = "tokenize"
 HELP = "show the token ids of a text"
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Print one line per token, or one JSON object."""
     with open_gguf(resolve_model(args.model)) as gguf:
         tokenizer = load_tokenizer(gguf)
-    text = _standard_input() if args.text is None else args.text
+    text = standard_input() if args.text is None else args.text
     ids = tokenizer.encode(text, parse_special=args.special, add_bos=args.bos)
     pieces = [_piece(tokenizer, token_id) for token_id in ids]
     if args.json:
@@ -46,17 +46,6 @@ def run(args: argparse.Namespace) -> int:
         for token_id, piece in zip(ids, pieces, strict=True):
             print(f"{token_id:>7}  {piece!r}")
     return 0
-
-
-def _standard_input() -> str:
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise EngineError(
-            f"standard input is not UTF-8 at byte {error.start} ({data[error.start : error.start + 4]!r}): "
-            "convert it first, for example with iconv"
-        ) from None
 
 
 def _piece(tokenizer: Tokenizer, token_id: int) -> str:

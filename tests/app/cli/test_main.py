@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,6 +80,7 @@ def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
         (["run", "-m", "{tiny}", "-p", ""], 2, "no prompt"),
         (["run", "-m", "{tiny}", "-p", "x", "--raw", "--system", "s"], 2, "--system"),
         (["bench", "-m", "{tmp}/empty.gguf"], 3, "empty.gguf"),
+        (["run", "-m", "~no such account/x.gguf", "-p", "x"], 3, "no file"),
         (["bench", "-m", "{tiny}", "-p", "0", "-n", "0"], 2, "nothing to measure"),
         (["perplexity", "-m", "{tiny}", "-f", "{tmp}/none.txt"], 3, "none.txt"),
         (["perplexity", "-m", "{tiny}", "-f", "{tmp}/short.txt"], 4, "longer text"),
@@ -126,6 +130,71 @@ def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
     process.stderr.close()
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">/dev/full", 1, "No space left on device"),
+        ("2>/dev/full", 1, ""),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["run", "-p", "hello", "-n", "2"], ["tokenize", "--text", "hello"]])
+def test_streams_that_are_closed_or_full_are_no_traceback(
+    tiny: Path, arguments: list[str], redirection: str, code: int, said: str
+) -> None:
+    if arguments[0] == "tokenize" and redirection == "2>/dev/full":
+        code = 0  # it has nothing to say there
+    line = shlex.join([sys.executable, "-m", "app", *arguments, "-m", str(tiny)])
+    done = subprocess.run(
+        f"{line} </dev/null {redirection}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+    assert "tiercel:" not in done.stdout
+
+
+def test_an_error_has_its_exit_code_even_when_nobody_can_be_told(tmp_path: Path) -> None:
+    for redirection in ("2>/dev/full", "2>&-"):
+        line = shlex.join([sys.executable, "-m", "app", "inspect", str(tmp_path / "none.gguf")])
+        done = subprocess.run(
+            f"{line} {redirection}", shell=True, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_what_native_code_cannot_allocate_is_one_line(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("engine.measure_speed", fail)
+    assert main(["bench", "-m", str(tiny)]) == 4
+    assert capsys.readouterr().err.startswith("tiercel: memory ran out")
+
+
+@pytest.mark.parametrize("module", ["argparse", "app.cli.dispatch", "engine", "app.cli.models"])
+@pytest.mark.parametrize("presses", [1, 3])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module: str, presses: int) -> None:
+    code = f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            for _ in range({presses}):
+                os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["tiercel", "models"]
+import app.__main__
+sys.exit(app.__main__.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tiercel: interrupted\n")
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_ctrl_c_keeps_what_was_said(tiny: Path, as_json: bool) -> None:
     flags = ["--json"] if as_json else []
@@ -145,3 +214,44 @@ def test_ctrl_c_keeps_what_was_said(tiny: Path, as_json: bool) -> None:
         assert json.loads(out)["finish_reason"] == "cancelled"
     else:
         assert "interrupted" in err
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "perplexity"])
+def test_ctrl_c_while_the_model_loads_is_one_line_and_does_not_wait_for_the_tokenizer(
+    tiny: Path, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "text.txt").write_text("hello " * 600)
+    options = {"run": ["-p", "hello"], "bench": [], "perplexity": ["-f", str(tmp_path / "text.txt")]}
+    code = f"""
+import os, signal, sys, time
+import engine.loading
+def load_tokenizer(gguf):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(20)
+engine.loading.load_tokenizer = load_tokenizer
+sys.argv = ["tiercel", {command!r}, "-m", {str(tiny)!r}, *{options[command]!r}]
+import app.__main__
+sys.exit(app.__main__.main())
+"""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tiercel: interrupted\n")
+    assert time.monotonic() - started < 15
+
+
+def test_text_on_a_terminal_is_not_wiped_by_the_progress_line(tiny: Path) -> None:
+    command = [sys.executable, "-m", "app", "run", "-m", str(tiny), "-p", "hello", "-n", "20", "--seed", "1"]
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):  # how Linux tells that the other side is closed
+        while data := os.read(leader, 65536):
+            shown += data
+    os.close(leader)
+    assert process.wait(60) == 0
+    text, _, summary = shown.rpartition(b"\x1b[K")[2].rpartition(b"[")
+    assert len(text) > 20
+    assert b"20 tokens" in summary

@@ -36,3 +36,15 @@ def test_redrawing_is_limited_but_a_new_label_is_shown_at_once() -> None:
         bar.update("a", done, 1000)
     bar.update("b", 1000, 1000)
     assert stream.getvalue().count("\r") <= 3
+
+
+def test_a_bar_that_was_cleared_leaves_the_line_to_others() -> None:
+    stream = Terminal()
+    bar = ProgressBar(stream)
+    bar.update("a", 1, 2)
+    bar.close()
+    written = stream.getvalue()
+    bar.close()
+    assert stream.getvalue() == written
+    bar.update("a", 1, 2)
+    assert stream.getvalue() != written

@@ -1,0 +1,126 @@
+"""A command line of `tiercel`: without a command the application, otherwise one file of `app.cli` for each.
+
+A command's file is imported when it is called for; only the general help needs all of them. Errors become one
+line on standard error and an exit code (`app.cli.exit_codes`). Called by `app.__main__`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError, exit_code
+from app.sanitize import sanitize_line
+from engine import EngineError
+
+_COMMANDS = ("run", "bench", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Run it and return the exit code; what goes wrong is told in one line. Raises KeyboardInterrupt."""
+    _prepare_streams()
+    try:
+        code = _dispatch(list(arguments))
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _failed(error, USAGE)
+    except EngineError as error:
+        return _failed(error, exit_code(error))
+    except MemoryError:
+        return _failed("memory ran out: close other programs, then try again", DOES_NOT_FIT)
+    except BrokenPipeError:
+        # Whoever read our output has enough of it.
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        # Files that are read have errors of their own: what is left is writing, to a disk that is full.
+        _drop_output()
+        reason = f"{error.filename or 'the output'}: {error.strerror or error}"
+        return _failed(f"{reason}; check the place and the space on the disk", FAILED)
+
+
+def _prepare_streams() -> None:
+    """Make both output streams take any text; one that was closed by the caller takes it and loses it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  kept to the end
+        elif hasattr(stream, "reconfigure"):
+            # A terminal in another encoding shows replacements instead of failing.
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Lose what could not be written, which Python would try again, and complain about, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments and arguments[0] in _COMMANDS:
+        parser = argparse.ArgumentParser(prog=f"tiercel {arguments[0]}")
+        command = import_module(f"app.cli.{arguments[0]}")
+        parser.description = command.HELP[0].upper() + command.HELP[1:] + "."
+        command.add_arguments(parser)
+        code: int = command.run(parser.parse_args(arguments[1:]))
+        return code
+    parser = argparse.ArgumentParser(
+        prog="tiercel",
+        description="Chat with language models on this machine. Without a command the application starts.",
+        usage="tiercel [-m MODEL] | tiercel COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_epilog() if {"-h", "--help"} & set(arguments) else None,
+    )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+    parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
+    args = parser.parse_args(arguments)
+    if args.command is not None:
+        parser.error(f"there is no command {args.command!r}: choose from {', '.join(_COMMANDS)}")
+    return _application(args.model)
+
+
+def _application(model: str | None) -> int:
+    from app.app import main as run_application
+
+    if model is None:
+        return run_application()
+    from app.models import resolve_model
+    from engine import LoadOptions
+
+    return run_application(LoadOptions(resolve_model(model)))
+
+
+class _ShowVersion(argparse.Action):
+    """Looks the version up only when asked: reading package metadata delays the first frame by 30 ms."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"tiercel {version('tiercel')}")
+        parser.exit()
+
+
+def _epilog() -> str:
+    """The commands with their help, and the exit codes."""
+    lines = [f"  {name:<12} {import_module(f'app.cli.{name}').HELP}" for name in _COMMANDS]
+    return "\n".join(
+        [
+            "commands:",
+            *lines,
+            "",
+            "`tiercel COMMAND --help` has the rest.",
+            "example: tiercel -m smollm2",
+            MEANINGS,
+        ]
+    )
+
+
+def _failed(error: object, code: int) -> int:
+    with suppress(OSError):  # the code must be right even where nobody can be told
+        print(f"tiercel: {sanitize_line(str(error))}", file=sys.stderr)
+    return code
