@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import tomli_w
 
+from app.locations import expanded
 from engine import SamplingParams
 
 DEFAULT_THEME: Final = "kestrel"
@@ -133,7 +134,7 @@ def _text(value: object) -> str:
 
 
 def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser()
+    return expanded(_text(value))
 
 
 def _paths(value: object) -> tuple[Path, ...]:

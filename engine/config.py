@@ -79,6 +79,10 @@ class SamplingParams:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}: it must lie between {low} and {high}")
+        for name in ("top_k", "penalty_window", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, int) and value is not None:
+                raise ValueError(f"{name} is {value}: it must be a whole number")
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,17 +68,17 @@ def discover(folders: Sequence[Path] | None = None) -> list[FoundModel]:
 def _everywhere(folders: Sequence[Path]) -> Iterator[FoundModel]:
     yield from _in_folder(locations.models_dir(), Origin.OWN)
     for folder in (*folders, *_folders_from_environment()):
-        yield from _in_folder(folder.expanduser(), Origin.FOLDER)
+        yield from _in_folder(folder, Origin.FOLDER)
     yield from _in_hugging_face_cache(_hugging_face_hub())
     for root in _ollama_roots():
         yield from _in_ollama_store(root)
-    for folder in (Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"):
-        yield from _in_folder(folder, Origin.LM_STUDIO)
+    for place in ("~/.lmstudio/models", "~/.cache/lm-studio/models"):
+        yield from _in_folder(locations.expanded(place), Origin.LM_STUDIO)
 
 
 def _folders_from_environment() -> list[Path]:
     value = os.environ.get("TIERCEL_MODEL_FOLDERS", "")
-    return [Path(part) for part in value.split(os.pathsep) if part]
+    return [locations.expanded(part) for part in value.split(os.pathsep) if part]
 
 
 def _in_folder(folder: Path, origin: Origin) -> Iterator[FoundModel]:
@@ -120,11 +120,11 @@ def _hugging_face_hub() -> Path:
     """Folder of downloaded repositories, by huggingface_hub's documented variables."""
     environment = os.environ
     if hub := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(hub).expanduser()
+        return locations.expanded(hub)
     if home := environment.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
+        return locations.expanded(home) / "hub"
     cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "huggingface" / "hub"
+    return locations.expanded(cache) / "huggingface" / "hub"
 
 
 def _in_hugging_face_cache(hub: Path) -> Iterator[FoundModel]:
@@ -138,9 +138,9 @@ def _in_hugging_face_cache(hub: Path) -> Iterator[FoundModel]:
 
 def _ollama_roots() -> list[Path]:
     if root := os.environ.get("OLLAMA_MODELS"):
-        return [Path(root).expanduser()]
+        return [locations.expanded(root)]
     # The second is where the Linux service, which runs under an account of its own, keeps them.
-    return [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
+    return [locations.expanded("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
 
 
 def _in_ollama_store(root: Path) -> Iterator[FoundModel]:

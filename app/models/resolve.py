@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from app import locations
 from app.models.discovery import FoundModel, discover
 from engine import ModelNotFoundError
 
@@ -18,7 +19,7 @@ def resolve_model(text: str, folders: Sequence[Path] | None = None) -> Path:
     A name also matches from its last `/` on; letter case is ignored. `folders` as for `discover`.
     Raises ModelNotFoundError when nothing, a folder, or more than one model is meant.
     """
-    path = Path(text).expanduser() if text else Path()
+    path = locations.expanded(text)
     if os.path.isfile(path):
         return path
     matches = _matches(text, discover(folders)) if text else []

@@ -39,6 +39,8 @@ def test_a_missing_file_means_defaults(tmp_path: Path) -> None:
         ("[sampling]\ntemperature = -1", "temperature"),
         ("[sampling]\nheat = 1", "heat"),
         ("[sampling]\ntop_k = 'many'", "top_k"),
+        ("[sampling]\ntop_k = 4.5", "top_k"),
+        ("[sampling]\nseed = 4.5", "seed"),
     ],
 )
 def test_a_bad_key_is_named_and_the_others_hold(tmp_path: Path, line: str, named: str) -> None:
@@ -48,6 +50,12 @@ def test_a_bad_key_is_named_and_the_others_hold(tmp_path: Path, line: str, named
     assert settings == Settings(system="kept")
     assert len(problems) == 1
     assert named in problems[0]
+
+
+def test_a_home_folder_that_is_unknown_stays_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("last_model = '~no such account/x.gguf'")
+    assert load_settings(path) == (Settings(last_model=Path("~no such account/x.gguf")), [])
 
 
 def test_a_file_that_cannot_be_read_is_kept_beside_the_new_one(tmp_path: Path) -> None:

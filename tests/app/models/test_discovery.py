@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.models import Origin, discover
+from engine import EngineError
 
 
 def _write(path: Path, size: int = 10) -> Path:
@@ -45,6 +46,16 @@ def test_tiercel_models_replaces_our_own_folder(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("TIERCEL_MODELS", str(tmp_path / "elsewhere"))
     _write(tmp_path / "elsewhere" / "x.gguf")
     assert [m.name for m in discover()] == ["x"]
+
+
+def test_an_account_without_a_home_folder_needs_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert discover() == []
+    monkeypatch.delenv("TIERCEL_HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    with pytest.raises(EngineError, match="no home folder: set TIERCEL_HOME"):
+        discover()
 
 
 def test_folders_from_the_settings_and_the_environment_are_searched(

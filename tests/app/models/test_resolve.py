@@ -70,6 +70,7 @@ def test_equal_names_are_told_apart_by_their_paths(models: Path, tmp_path: Path)
         ("./nothing", "no file"),
         ("a\x00b", "no model called"),
         ("\x1b[31mred\n", "no model called"),
+        ("~no such account/x.gguf", "no file"),
     ],
 )
 def test_what_is_not_there_is_named_in_one_clear_line(models: Path, text: str, message: str) -> None:
