@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from engine.errors import ContextError, ReferenceFileError
 from engine.kv_cache import KVCache
 from engine.model import Transformer
 
+AnyArray = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
 
 _ROWS_AT_ONCE = 32
@@ -64,14 +66,17 @@ class Reference:
     """[T, 64], the most probable next tokens, best first."""
     top_logprobs: npt.NDArray[np.float32]
     """[T, 64], their natural log probabilities."""
+    vocab_size: int | None
+    """Of the model it belongs to, where the file tells."""
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ReferenceFileError when it holds ids that a model with this vocabulary does not have."""
+        """Raise ReferenceFileError when it belongs to a model whose vocabulary has another size."""
         largest = max(int(ids.max()) for ids in (self.token_ids, self.top1, self.top_ids))
-        if largest >= vocab_size:
+        if largest >= vocab_size or self.vocab_size not in (None, vocab_size):
+            theirs = f"{self.vocab_size} tokens" if self.vocab_size else f"at least {largest + 1} tokens"
             raise ReferenceFileError(
-                f"{self.path}: it holds token id {largest}, and this model's vocabulary ends at "
-                f"{vocab_size - 1}: it belongs to another model"
+                f"{self.path}: it belongs to another model, with a vocabulary of {theirs} and not of "
+                f"{vocab_size}; choose the model that it was made with"
             )
 
 
@@ -151,33 +156,52 @@ def _rest(log_x: Float64Array) -> Float64Array:
 
 
 def read_reference(path: Path) -> Reference:
-    """Read a NumPy archive with token_ids, top1, top_ids and top_logprobs; other arrays are not looked at.
+    """Read a NumPy archive with token_ids, top1, top_ids and top_logprobs.
 
-    Raises ReferenceFileError when it is not such an archive.
+    Where it has whole distributions too (logprobs, [P, V]), their width tells the vocabulary; other arrays
+    are not looked at. Raises ReferenceFileError when it is not such an archive.
     """
+    names = ("token_ids", "top1", "top_ids", "top_logprobs")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            reference = Reference(
-                path,
-                arrays["token_ids"].astype(np.int32),
-                arrays["top1"].astype(np.int32),
-                arrays["top_ids"].astype(np.int32),
-                arrays["top_logprobs"].astype(np.float32),
-            )
+        with path.open("rb") as file:
+            if not zipfile.is_zipfile(file):  # NumPy would take it for a pickle, and advise to trust it
+                raise ValueError("it is no archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in names}
+                vocab_size = archive["logprobs"].shape[-1] if "logprobs" in archive else None
     except FileNotFoundError:
         raise ReferenceFileError(f"{path}: no such file; give the path of a reference .npz") from None
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # noqa: BLE001  zipfile, zlib, ast and NumPy have many ways to refuse
         raise ReferenceFileError(
-            f"{path}: not a file of reference logits ({error}); expected an .npz with token_ids, top1, "
-            "top_ids and top_logprobs"
+            f"{path}: not a file of reference logits ({error}); expected an .npz with {', '.join(names)}"
         ) from None
-    n_tokens = reference.token_ids.size
-    shapes = [reference.token_ids.shape, reference.top1.shape, reference.top_ids.shape]
-    if not n_tokens or shapes != [(n_tokens,), (n_tokens,), reference.top_logprobs.shape]:
-        raise ReferenceFileError(f"{path}: its arrays have different lengths; get another copy of it")
-    if min(ids.min() for ids in (reference.token_ids, reference.top1, reference.top_ids)) < 0:
-        raise ReferenceFileError(f"{path}: it holds token ids below 0; get another copy of it")
-    return reference
+    if fault := _fault(**arrays):
+        raise ReferenceFileError(f"{path}: {fault}; get another copy of it")
+    return Reference(
+        path,
+        arrays["token_ids"].astype(np.int32),
+        arrays["top1"].astype(np.int32),
+        arrays["top_ids"].astype(np.int32),
+        arrays["top_logprobs"].astype(np.float32),
+        vocab_size,
+    )
+
+
+def _fault(token_ids: AnyArray, top1: AnyArray, top_ids: AnyArray, top_logprobs: AnyArray) -> str | None:
+    """What is wrong with the arrays of a reference."""
+    rows = token_ids.shape
+    if len(rows) != 1 or top1.shape != rows or top_ids.ndim != 2 or top_ids.shape[:1] != rows:
+        return "its arrays have different lengths"
+    if top_logprobs.shape != top_ids.shape or not top_ids.size:
+        return "its arrays have different lengths"
+    for ids in (token_ids, top1, top_ids):
+        if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
+            return "it holds numbers that are no token ids"
+    # Sums of probabilities in float32 round to a little more than 1.
+    if top_logprobs.dtype.kind != "f" or not np.all(top_logprobs < 1e-3):
+        return "its top_logprobs are not logarithms of probabilities"
+    return None
 
 
 def _windows(token_ids: Sequence[int], window: int, bos_id: int | None) -> Iterator[list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.backends.base import Backend, Float32Array, cancel_flag
 from engine.cancel import CancelToken
+from engine.errors import KernelError
 from engine.kv_cache import KVCache
 from engine.model_config import ModelConfig
 
@@ -38,5 +39,11 @@ class Transformer:
         return x
 
     def logits(self, hidden: Float32Array) -> Float32Array:
-        """Logits of the rows given, [R, D] -> [R, V]."""
-        return self.backend.head(hidden)
+        """Logits of the rows given, [R, D] -> [R, V]; KernelError when they are not numbers."""
+        logits = self.backend.head(hidden)
+        if not np.all(np.isfinite(logits.max(axis=1))):
+            raise KernelError(
+                "the model computed values that are not numbers; the file may be damaged: fetch it again, or "
+                "try --precision float"
+            )
+        return logits

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import SamplingParams
-from engine.errors import KernelError
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -41,16 +40,8 @@ class Sampler:
         self._random = np.random.Generator(np.random.PCG64(self.seed % (1 << 64)))
 
     def __call__(self, logits: Float32Array, history: Sequence[int]) -> int:
-        """Draw the id that follows `history` (all ids so far, for the penalties) from logits [V].
-
-        Raises KernelError when the logits are not numbers.
-        """
+        """Draw the id that follows `history` (all ids so far, for the penalties) from logits [V]."""
         p = self.params
-        if not np.isfinite(logits.max()):
-            raise KernelError(
-                "the model computed values that are not numbers; the file may be damaged: fetch it again, or "
-                "try --precision float"
-            )
         logits = penalize(logits, history, p)
         if p.temperature == 0:
             return int(logits.argmax())
