@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
 from engine.config import LoadOptions, Request
-from engine.errors import CancelledError, EngineError
+from engine.errors import CancelledError, ContextError, EngineError
 from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply
 
 if TYPE_CHECKING:
@@ -207,6 +207,6 @@ def _told(error: Exception) -> EngineError:
     if isinstance(error, EngineError):
         return error
     if isinstance(error, MemoryError):
-        return EngineError("memory ran out: close other programs, or use a smaller context (-c)")
+        return ContextError("memory ran out: close other programs, or use a smaller context (-c)")
     detail = " ".join(str(error).split())
     return EngineError(f"internal error: {type(error).__name__}: {detail}; please report it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend
 from engine.backends.select import select_backend
@@ -30,7 +30,7 @@ from engine.weights import ModelWeights
 
 DEFAULT_CONTEXT = 4096
 _SCRATCH_BYTES = 256 << 20
-"""Activations of a chunk, logits and tokenizer, rounded up."""
+"""Activations of a chunk of 512, logits and tokenizer, rounded up."""
 _READ_STEP = 32 << 20
 _PAGE = 4096
 _CANCEL_POLL_S = 0.05
@@ -70,6 +70,7 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
     max_context, notices = _choose_context(gguf, config, options)
+    options = replace(options, chunk=min(options.chunk, max_context))
     memory_notices = _check_memory(gguf, config, options, max_context)
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
@@ -86,8 +87,14 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
     texts = ["" if i is None else tokenizer.token_text(i) for i in (tokenizer.bos_id, tokenizer.eos_id)]
     template, origin = find_template(gguf, bos_token=texts[0], eos_token=texts[1])
     on_progress("preparing the backend", 0.95)
-    backend, backend_notices = select_backend(weights, config, options)
-    kv = backend.new_kv(max_context)
+    try:
+        backend, backend_notices = select_backend(weights, config, options)
+        kv = backend.new_kv(max_context)
+    except MemoryError:
+        raise ContextError(
+            "memory ran out while the model was made ready: close other programs, or use a smaller context "
+            "(-c) or fewer threads (-t)"
+        ) from None
     return LoadedModel(
         info=_describe(gguf, config, weights, max_context, kv.n_bytes, template is not None, origin),
         weights=weights,
@@ -121,7 +128,7 @@ def _check_memory(
 
     Weights are mapped: a model that does not fit still runs, read from disk again and again, with a notice.
     """
-    free = available_memory() - _SCRATCH_BYTES
+    free = available_memory() - _scratch_bytes(config, options.chunk)
     needed = kv_bytes(config, max_context, options.precision)
     weights_fit = gguf.n_bytes < free
     room = free - gguf.n_bytes if weights_fit else free
@@ -139,6 +146,15 @@ def _check_memory(
         f"the model ({gguf.n_bytes / 1e9:.1f} GB) is larger than the memory that is free "
         f"({max(0, free) / 1e9:.1f} GB): it is read from disk while it runs, slowly",
     )
+
+
+def _scratch_bytes(config: ModelConfig, chunk: int) -> int:
+    """What computing takes beside weights and cache; per token as in `model_new` of kernels/cpu/forward.c."""
+    c = config
+    q_size, kv_size = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    floats = 3 * c.hidden_size + 2 * (q_size + kv_size + c.ffn_size)
+    rounded = 2 * max(c.hidden_size, c.ffn_size, q_size)
+    return _SCRATCH_BYTES + max(0, chunk - 512) * (4 * floats + rounded)
 
 
 def _read_ahead(weights: ModelWeights, on_progress: OnProgress, cancel: CancelToken) -> None:

@@ -85,7 +85,7 @@ def read_model_config(gguf: GGUFFile) -> ModelConfig:
             f"{' or '.join(ARCHITECTURES)} architecture"
         )
     _refuse_variants(gguf, name)
-    n_layers = _count(gguf, f"{name}.block_count")
+    n_layers = _count(gguf, f"{name}.block_count", most=_MOST_LAYERS)
     hidden_size = _count(gguf, f"{name}.embedding_length")
     n_heads = _count(gguf, f"{name}.attention.head_count")
     n_kv_heads = _count(gguf, f"{name}.attention.head_count_kv", n_heads)
@@ -210,17 +210,16 @@ def _vocab_size(gguf: GGUFFile) -> int:
     return info.shape[0]
 
 
+_MOST_LAYERS = 1 << 12
 _LARGEST_COUNT = 1 << 24
-"""No size of a model comes near it; products of a few stay far from overflow."""
+"""No size of a model comes near them; products of a few stay far from overflow, tables per layer small."""
 
 
-def _count(gguf: GGUFFile, key: str, default: int | None = None) -> int:
-    """A whole number of at least 1; required where there is no default."""
+def _count(gguf: GGUFFile, key: str, default: int | None = None, most: int = _LARGEST_COUNT) -> int:
+    """A whole number from 1 to `most`; required where there is no default."""
     value = gguf.get_int(key) if default is None else gguf.get_int(key, default)
-    if not 1 <= value <= _LARGEST_COUNT:
-        raise GGUFError(
-            f"{gguf.path}: {key} is {value}: expected 1 to {_LARGEST_COUNT}; get another copy of it"
-        )
+    if not 1 <= value <= most:
+        raise GGUFError(f"{gguf.path}: {key} is {value}: expected 1 to {most}; get another copy of it")
     return value
 
 

@@ -115,6 +115,6 @@ def _check(gguf: GGUFFile, name: str, shape: Shape) -> None:
     readable = (QuantType.F32,) if len(shape) == 1 else tuple(QuantType)
     if info.type_id not in readable:
         raise UnsupportedModelError(
-            f"{gguf.path}: tensor {name} has type {info.type_name}, which is not supported here; "
+            f"{gguf.path}: tensor {name} is stored as {info.type_name}, which is not supported here; "
             "choose another quantisation of the model"
         )

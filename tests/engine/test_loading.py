@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import gguf
@@ -69,6 +70,29 @@ def test_the_context_that_is_suggested_fits(tiny: Path, monkeypatch: pytest.Monk
     assert load(tiny, context=suggested).info.max_context == suggested
 
 
+def test_rows_computed_at_once_count_as_memory_and_are_no_more_than_the_context(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(tiny, context=40, chunk=1 << 30).chunk == 40
+    free_memory(monkeypatch, (256 << 20) + tiny.stat().st_size + (64 << 20))
+    assert load(tiny, context=20_000).chunk == 512
+    with pytest.raises(ContextError, match="use a context of"):
+        load(tiny, context=20_000, chunk=20_000)
+
+
+@pytest.mark.parametrize("what", ["select_backend", "new_kv"])
+def test_memory_that_runs_out_while_it_is_taken_is_an_error_of_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    where = "engine.loading" if what == "select_backend" else "engine.backends.cpu.CpuBackend"
+    monkeypatch.setattr(f"{where}.{what}", fail)
+    with pytest.raises(ContextError, match="memory ran out"):
+        load(tiny)
+
+
 def test_a_model_larger_than_memory_runs_from_disk_with_a_notice(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +122,35 @@ def test_a_cancelled_load_stops(tiny: Path) -> None:
     token.cancel()
     with pytest.raises(CancelledError):
         load_model(LoadOptions(tiny), lambda stage, progress: None, token)
+
+
+def test_a_load_that_is_cancelled_does_not_wait_for_the_tokenizer(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, token = threading.Event(), CancelToken()
+
+    def slow(gguf: object) -> None:
+        token.cancel()
+        go_on.wait(30)
+
+    monkeypatch.setattr("engine.loading.load_tokenizer", slow)
+    with pytest.raises(CancelledError):
+        load_model(LoadOptions(tiny), lambda stage, progress: None, token)
+    assert not go_on.is_set()
+    go_on.set()
+
+
+def test_more_layers_than_any_model_has_are_refused_before_anything_is_made_for_them(
+    tiny: Path, tmp_path: Path
+) -> None:
+    data = bytearray(tiny.read_bytes())
+    key = b"llama.block_count"
+    at = data.index(key) + len(key) + 4  # the type
+    assert data[at] == 2
+    data[at : at + 4] = (1 << 24).to_bytes(4, "little")
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(GGUFError, match="block_count is 16777216"):
+        load(tmp_path / "m.gguf")
 
 
 def test_a_tokenizer_of_another_size_than_the_embedding_is_refused(

@@ -167,7 +167,7 @@ def test_the_table_of_shapes_is_exactly_what_a_model_holds(
             {"blk.0.attn_q.weight": np.zeros((32, 64), np.float32)},
             r"blk.0.attn_q.weight has shape \(32, 64\)",
         ),
-        ({"blk.0.attn_norm.weight": np.zeros(64, np.float16)}, "blk.0.attn_norm.weight has type F16"),
+        ({"blk.0.attn_norm.weight": np.zeros(64, np.float16)}, "blk.0.attn_norm.weight is stored as F16"),
         ({"blk.0.attn_q.bias": np.zeros(64, np.float32)}, "blk.0.attn_q.bias"),
     ],
 )
