@@ -132,7 +132,7 @@ extern const struct kernels kernels_neon, kernels_neon_dotprod;
 /* dispatch.c: the table for `name`, or the best one this processor runs when `name` is NULL; NULL if it cannot. */
 const struct kernels *kernels_select(const char *name);
 
-/* quants.c */
+/* dispatch.c */
 int64_t block_size(int type);  /* elements of a block; 0 for an unknown type */
 int64_t block_bytes(int type);
 bool is_float_type(int type);

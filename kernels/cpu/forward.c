@@ -329,7 +329,8 @@ static void one_layer(struct walk *w, struct model *m, const struct pass *p, int
 }
 
 static struct walk start_walk(const struct model *m, struct job *job, int thread) {
-  return (struct walk){m->kernels, job, 0, pool_threads(m->pool), m->scratch + thread * m->scratch_bytes};
+  return (struct walk){.kernels = m->kernels, .job = job, .threads = pool_threads(m->pool),
+                       .scratch = m->scratch + thread * m->scratch_bytes};
 }
 
 static void run_layers(void *argument, struct job *job, int thread) {
@@ -404,7 +405,8 @@ struct matmul_run {
 static void run_matmul(void *argument, struct job *job, int thread) {
   const struct matmul_run *run = argument;
   const int64_t k = run->product.w->cols;
-  struct walk w = {run->kernels, job, 0, run->threads, run->scratch + thread * matmul_scratch(k)};
+  struct walk w = {.kernels = run->kernels, .job = job, .threads = run->threads,
+                   .scratch = run->scratch + thread * matmul_scratch(k)};
   if (uses_rounded(run->product.w, run->float_precision)) round_rows(&w, &run->a, k);
   multiply(&w, &run->product, 1, &run->a, run->float_precision);
 }
@@ -438,7 +440,8 @@ struct attention_run {
 
 static void run_attention(void *argument, struct job *job, int thread) {
   const struct attention_run *run = argument;
-  struct walk w = {run->kernels, job, 0, 1, run->scratch + thread * run->scratch_bytes};
+  struct walk w = {.kernels = run->kernels, .job = job, .threads = 1,
+                   .scratch = run->scratch + thread * run->scratch_bytes};
   if (run->tokens == 1) attend_step(&w, run->a, run->kv_heads, run->partial, run->states);
   else attend_prompt(&w, run->a, run->kv_heads, run->tokens * run->a->group);
 }
