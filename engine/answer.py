@@ -63,8 +63,9 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
     except CancelledError:
         reason = FinishReason.CANCELLED
     writer.finish(reason)
-    if not writer.stopped_by_text:
-        # After a stop string the ids say more than the text, and their text begins no later prompt.
+    if reply.token_ids and not writer.stopped_by_text:
+        # After a stop string the ids say more than the text, and their text begins no later prompt. A prompt
+        # alone need not be kept as it was cut: going on in the middle of a word it would be cut otherwise.
         session.remember(prompt.text + prompt.mark(reply.text), prompt.ids + reply.token_ids)
 
 

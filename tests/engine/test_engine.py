@@ -146,6 +146,17 @@ def test_a_raw_prompt_is_continued_and_its_continuation_again(engine: Engine, ba
     assert longer.stats.cached_tokens == first.stats.prompt_tokens + 5
 
 
+def test_a_prompt_without_a_reply_does_not_cut_the_words_of_the_next_one(
+    engine: Engine, base_model: Path
+) -> None:
+    engine.load(LoadOptions(base_model))
+    wait(engine.ask(Request(prompt="hello wor", max_tokens=0)))
+    after_a_part = wait(engine.ask(Request(prompt="hello world", max_tokens=0)))
+    engine.load(LoadOptions(base_model))
+    alone = wait(engine.ask(Request(prompt="hello world", max_tokens=0)))
+    assert after_a_part.stats.prompt_tokens == alone.stats.prompt_tokens
+
+
 def test_a_base_model_refuses_a_conversation_and_says_what_to_do(engine: Engine, base_model: Path) -> None:
     engine.load(LoadOptions(base_model))
     reply = wait(engine.ask(Request(user("hello"))))
