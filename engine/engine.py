@@ -203,9 +203,9 @@ class Engine:
 
 
 def _told(error: Exception) -> EngineError:
-    """Our own errors as they are; anything else is a fault of ours, named in one line."""
+    """Our own errors, without the frames that hold a model's memory; others are a fault of ours, in one line."""
     if isinstance(error, EngineError):
-        return error
+        return type(error)(str(error))
     if isinstance(error, MemoryError):
         return ContextError("memory ran out: close other programs, or use a smaller context (-c)")
     detail = " ".join(str(error).split())

@@ -211,6 +211,7 @@ def test_a_file_that_fails_to_load_fails_its_requests_with_the_same_error(
     assert isinstance(reply.error, GGUFError)
     assert engine.snapshot.state is EngineState.FAILED
     assert engine.snapshot.error == str(reply.error)
+    assert reply.error.__traceback__ is reply.error.__context__ is None  # whose frames hold the file mapped
     engine.load(LoadOptions(chat_model))
     assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
 
