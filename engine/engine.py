@@ -203,7 +203,7 @@ class Engine:
 
 
 def _told(error: Exception) -> EngineError:
-    """Our own errors, without the frames that hold a model's memory; others are a fault of ours, in one line."""
+    """Our own errors without the frames, which hold memory of the model; others are faults of ours."""
     if isinstance(error, EngineError):
         return type(error)(str(error))
     if isinstance(error, MemoryError):
