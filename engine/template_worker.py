@@ -60,14 +60,17 @@ class TemplateWorker:
         if self._process is None or self._process.poll() is not None:
             # -P and PYTHONPATH: our own `engine`, whatever lies in the current folder.
             environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "engine.template_worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                encoding="ascii",
-                env=environment,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "engine.template_worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    encoding="ascii",
+                    env=environment,
+                )
+            except OSError as error:
+                raise RenderError(f"the process to run it in cannot be started ({error.strerror})") from error
             weakref.finalize(self, _end, self._process)
         return self._process
 

@@ -133,10 +133,15 @@ def _follow(engine: Engine, reply: Reply, *, quiet: bool) -> bool:
 
 
 def _await(engine: Engine, reply: Reply, offset: int, bar: ProgressBar) -> None:
-    """Wait for text after `offset` or the end; while the model loads only a moment, to show how far it is."""
+    """Wait for text after `offset` or the end; before the first text only a moment, to show how far it is."""
     if reply.status is ReplyStatus.QUEUED:
         snapshot = engine.snapshot
         bar.update(f"{snapshot.load_stage or 'starting'} {snapshot.load_progress:.0%}", 0, 0)
+        reply.wait(offset, 0.1)
+    elif reply.status is ReplyStatus.PREFILL:
+        stats = reply.stats
+        done = stats.prefilled_tokens / (stats.prompt_tokens - stats.cached_tokens)
+        bar.update(f"reading the prompt {done:.0%}", 0, 0)
         reply.wait(offset, 0.1)
     else:
         bar.close()

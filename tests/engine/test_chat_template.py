@@ -126,6 +126,12 @@ def test_a_worker_that_dies_is_started_again() -> None:
     assert template.render(HELLO) == "Hello!"
 
 
+def test_a_worker_that_cannot_be_started_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/python")
+    with pytest.raises(TemplateError, match="cannot be started"):
+        ChatTemplate("x", bos_token="", eos_token="", origin="t").render([{"role": "user", "content": "x"}])
+
+
 def test_the_worker_leaves_with_its_template() -> None:
     template = _template("{{ messages[0].content }}?")
     template.render(HELLO)

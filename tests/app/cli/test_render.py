@@ -35,6 +35,13 @@ def test_a_pipe_gets_exactly_the_prompt(tmp_path: Path, capsysbinary: pytest.Cap
     assert capsysbinary.readouterr().out == "<user>Hello <|im_end|> é<assistant>".encode()
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert _run(*_files(tmp_path, "\ufeff" + json.dumps({"messages": [HELLO]}), "\ufeff" + TEMPLATE)) == 0
+    assert capsysbinary.readouterr().out == "<user>Hello <|im_end|> é<assistant>".encode()
+
+
 def test_every_key_of_the_file_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chat = {
         "messages": [HELLO],

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.__main__ import main
+from app.cli.progress import ProgressBar
+from app.cli.run import _await
+from engine import Engine, GenerationStats, Reply, ReplyStatus, Request
 from tests.tiny_gguf import CHATML, write_tiny_model
 
 
@@ -17,6 +20,11 @@ from tests.tiny_gguf import CHATML, write_tiny_model
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("run") / "tiny.gguf"
     return str(write_tiny_model(path, chat_template=CHATML))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -101,3 +109,24 @@ def test_a_base_model_without_raw_says_what_to_do(
     path = write_tiny_model(tmp_path / "base.gguf", architecture="gemma3")
     assert main(["run", "-m", str(path), "-p", "x"]) == 1
     assert "--raw" in capsys.readouterr().err
+
+
+def test_line_ends_and_marks_of_other_systems_are_no_part_of_a_piped_prompt(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"hello world")
+    plain = run_json(capsys, "-m", tiny)
+    pipe(monkeypatch, b"\xef\xbb\xbfhello world\r\n")
+    assert run_json(capsys, "-m", tiny)["prompt_tokens"] == plain["prompt_tokens"]
+
+
+def test_a_long_prompt_shows_how_far_it_is_read() -> None:
+    stream = Terminal()
+    reply = Reply(Request())
+    reply.update(
+        ReplyStatus.PREFILL, GenerationStats(prompt_tokens=50, cached_tokens=10, prefilled_tokens=10)
+    )
+    engine = Engine()
+    _await(engine, reply, 0, ProgressBar(stream))
+    engine.close()
+    assert "reading the prompt 25%" in stream.getvalue()
