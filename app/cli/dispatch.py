@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError, exit_code
 from app.sanitize import sanitize_line
@@ -62,13 +63,13 @@ def _drop_output() -> None:
 
 def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in _COMMANDS:
-        parser = argparse.ArgumentParser(prog=f"tiercel {arguments[0]}")
+        parser = _Parser(prog=f"tiercel {arguments[0]}")
         command = import_module(f"app.cli.{arguments[0]}")
         parser.description = command.HELP[0].upper() + command.HELP[1:] + "."
         command.add_arguments(parser)
         code: int = command.run(parser.parse_args(arguments[1:]))
         return code
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tiercel",
         description="Chat with language models on this machine. Without a command the application starts.",
         usage="tiercel [-m MODEL] | tiercel COMMAND ...",
@@ -80,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     args = parser.parse_args(arguments)
     if args.command is not None:
-        parser.error(f"there is no command {args.command!r}: choose from {', '.join(_COMMANDS)}")
+        parser.error(f"there is no command {args.command!r}, only {', '.join(_COMMANDS)}")
     return _application(args.model)
 
 
@@ -93,6 +94,13 @@ def _application(model: str | None) -> int:
     from engine import LoadOptions
 
     return run_application(LoadOptions(resolve_model(model)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong in one line, like every other error, and not in the usage of twenty options."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
 class _ShowVersion(argparse.Action):
