@@ -104,12 +104,15 @@ static void rope(float *x, const float *cos, const float *sin, int64_t half, boo
   }
 }
 
-/* Groups of 16 to int8 with their own scale: x = scale * q. Positions past k are zero. */
+/* Groups of 16 to int8 with their own scale: x = scale * q. Positions past k are zero. A number that is not finite
+ * would vanish in the rounding: the scales of its span become NaN instead, and so does every product with it. */
 static void round_row(const float *x, int64_t k, int64_t first_span, int64_t last_span, struct rounded out) {
-  for (int64_t s = first_span; s < last_span; s++)
+  for (int64_t s = first_span; s < last_span; s++) {
+    vf finite = vf_set1(0); /* stays 0 */
     for (int lane = 0; lane < LANES; lane++) {
       int64_t at = s * SPAN + group_of_lane(lane) * GROUP, slot = s * GROUPS + lane;
       vf v = at < k ? load_part(x + at, k - at, 0) : vf_set1(0);
+      finite = vf_add(finite, vf_sub(v, v));
       float top = vf_hmax(vf_abs(v));
       vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
       vi_store_i8(out.q + s * SPAN + offset_of_lane(lane), q);
@@ -118,4 +121,7 @@ static void round_row(const float *x, int64_t k, int64_t first_span, int64_t las
       out.sum[slot] = out.scale[slot] * (float)sum;
       out.isum[slot] = sum;
     }
+    if (vf_hsum(finite) != 0)
+      for (int lane = 0; lane < LANES; lane++) out.scale[s * GROUPS + lane] = NAN;
+  }
 }

@@ -94,6 +94,17 @@ def test_extreme_quants_and_activations_do_not_saturate(quant_type: QuantType) -
 
 
 @pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_activation_that_is_no_number_is_not_rounded_away(bad: float, instruction_set: str) -> None:
+    data, x = matrix(QuantType.Q4_0, 16, 512), floats(3, 512)
+    x[1, 300] = bad
+    result = cpu.matmul(x, data, QuantType.Q4_0, instruction_set=instruction_set)
+    assert np.all(np.isnan(result[1])) and np.all(np.isfinite(result[[0, 2]]))
+    alone = cpu.matmul(x[1:2], data, QuantType.Q4_0, instruction_set=instruction_set)
+    assert np.all(np.isnan(alone))
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
 @pytest.mark.parametrize("quant_type", list(QuantType), ids=lambda t: t.name)
 def test_embedding_equals_the_oracle(quant_type: QuantType, instruction_set: str) -> None:
     data, ids = matrix(quant_type, 9, 768), np.array([8, 0, 3, 3], np.int32)
