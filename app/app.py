@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar, Final
@@ -23,7 +24,8 @@ from app import locations
 from app.actions import ACTIONS, bindings
 from app.background import in_thread
 from app.bridge import ChatEngine
-from app.screens.chat import ChatScreen
+from app.sanitize import sanitize_line
+from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
 from app.startup import first_model
 from app.store import Store
@@ -51,7 +53,7 @@ class TiercelApp(App[int]):
         self._settings = SettingsFile(locations.config_dir() / "settings.toml")
         self._store = Store(locations.data_dir() / "conversations.db")
         self._chat = ChatScreen(self._store, self._settings)
-        self._warned = False
+        self._warned_at = -HINT_S
         themes, problems = load_themes(locations.config_dir() / "themes")
         for theme in themes:
             self.register_theme(theme)
@@ -119,14 +121,17 @@ class TiercelApp(App[int]):
         self.shut_down()
         os._exit(128 + signal.SIGHUP)
 
-    def shut_down(self) -> bool:
-        """Stop the engine and save everything; False when something could not be saved. Idempotent."""
+    def shut_down(self) -> str:
+        """Stop the engine and save everything; return what could not be saved and why, or ''. Idempotent."""
         self._chat.bridge.close()
+        problems = []
+        if not self._store.close():
+            problems.append(self._store.unsaved or "the disk is too slow")
         try:
             self._settings.save()
-        except OSError:
-            return self._store.close() and False
-        return self._store.close()
+        except OSError as error:
+            problems.append(f"settings were not saved: {error}")
+        return "; ".join(problems)
 
     def _keep_theme(self, theme: Theme) -> None:
         self._chat.change_settings(theme=theme.name)
@@ -183,8 +188,8 @@ class TiercelApp(App[int]):
 
     async def action_quit(self) -> None:
         """Quit; with unsaved text only when asked twice."""
-        if self._store.trouble and not self._warned:
-            self._warned = True
+        if self._store.unsaved and time.monotonic() - self._warned_at > HINT_S:
+            self._warned_at = time.monotonic()
             self._chat.hint(_UNSAVED)
             return
         self.exit(0)
@@ -199,8 +204,8 @@ def main(options: LoadOptions | None = None) -> int:
     try:
         code = app.run()
     finally:
-        saved = app.shut_down()
-    if not saved:
-        print("tiercel: not everything could be saved: see the free space of the disk", file=sys.stderr)
+        problem = app.shut_down()
+    if problem:
+        print(f"tiercel: not everything could be saved: {sanitize_line(problem)}", file=sys.stderr)
         return 1
     return code if code is not None else app.return_code or 0

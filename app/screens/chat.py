@@ -56,6 +56,8 @@ class ChatScreen(Screen[None]):
         self._infos: dict[int, ConversationInfo] = {}
         self._pulls: list[Timer] = []
         self._hint_timer: Timer | None = None
+        self._unsaved = ""
+        """Why conversations were not saved when we last looked."""
         self._status_at = 0.0
         """When the status was shown last, on the monotonic clock."""
 
@@ -250,12 +252,21 @@ class ChatScreen(Screen[None]):
         if not self.app.is_running:  # the widgets are going
             return
         self.bridge.pull()
-        self.notice("store", self._store.trouble or self._store.notice)
+        self._show_store()
         for timer in self._pulls[:1]:
             if self.bridge.active:
                 timer.resume()
             else:
                 timer.pause()
+
+    def _show_store(self) -> None:
+        """Say what is not saved; when that is over, list what could not be read before."""
+        trouble = self._store.trouble
+        if self._unsaved and not trouble:
+            self.run_worker(self.show_conversations())
+        self._unsaved = trouble
+        again = f"conversations are not saved yet: {trouble}; it is tried again until it works"
+        self.notice("store", again if trouble else self._store.notice)
 
     async def _show(self, conversation: Conversation) -> None:
         self._conversation = conversation

@@ -1,6 +1,6 @@
 """The conversation store: writes go to one thread in order, reads answer at once.
 
-A write that fails because the disk is full, read-only or busy stays first in the queue and is tried again;
+What fails because the disk is full, read-only or busy, be it opening the file or a write, is tried again;
 `trouble` says so until it succeeds, and nothing that was written later overtakes it. Callers never wait
 for a write. Knows rows and the queue; does not know widgets.
 """
@@ -11,12 +11,15 @@ import json
 import sqlite3
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from app.conversation import Conversation, Turn, TurnStatus
-from app.store.db import open_database
+from app.store.db import open_database, open_for_reading
+from app.store.migrations import NewerDatabaseError
 from app.store.search import SearchHit, search
 from engine import GenerationStats, SamplingParams
 
@@ -42,7 +45,7 @@ INSERT INTO message(id, conversation_id, parent_id, role, text, status, note, cr
     sampling_json, stats_json) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UPDATE_HEAD: Final = "UPDATE conversation SET head_id = ?, updated_at = ? WHERE id = ?"
-_UPDATE_TEXT: Final = "UPDATE message SET text = ? WHERE id = ?"
+_UPDATE_TEXT: Final = "UPDATE message SET text = ?, model = ? WHERE id = ?"
 _FINISH: Final = """
 UPDATE message SET text = ?, status = ?, note = ?, model = ?, sampling_json = ?, stats_json = ? WHERE id = ?
 """
@@ -67,7 +70,7 @@ class _Write:
 
 
 class Store:
-    """Reads wait until the database is open; writes are taken at once."""
+    """Reads wait for the first try at opening the database; writes are taken at once."""
 
     def __init__(self, path: Path) -> None:
         """Prepare; writes wait until `start`."""
@@ -76,11 +79,14 @@ class Store:
         """How opening went, when it did not go well."""
         self.trouble = ""
         """Why the last write failed; empty when everything is saved or about to be."""
+        self._lost = ""
+        """Why a write was given up, if one was."""
         self._waiting: deque[_Write] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        """Serves reads; None where there is nothing to read."""
         self._opened = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tiercel-store", daemon=True)
 
@@ -88,25 +94,42 @@ class Store:
         """Open the database, in the store's own thread."""
         self._thread.start()
 
+    @property
+    def unsaved(self) -> str:
+        """Why something would be lost if the program ended now, or has been; empty when all goes well."""
+        return self._lost or (self.trouble if self._waiting else "")
+
     # -- reads
 
     def conversations(self, limit: int = 500) -> list[ConversationInfo]:
         """Return the newest conversations, newest first."""
-        with self._lock:
-            return [ConversationInfo(*row) for row in self._reader().execute(_LIST, (limit,))]
+        with self._reading() as reader:
+            return [ConversationInfo(*row) for row in reader.execute(_LIST, (limit,))] if reader else []
 
     def load(self, info: ConversationInfo) -> Conversation:
-        """Return the conversation with the turns of the branch it shows."""
-        with self._lock:
-            cursor = self._reader().execute(_BRANCH, (info.id,))
+        """Return the conversation with the turns of the branch it shows. Raises sqlite3.Error."""
+        with self._reading() as reader:
+            if reader is None:
+                raise sqlite3.OperationalError(self.trouble or "the store is closed")
+            cursor = reader.execute(_BRANCH, (info.id,))
             names = [column[0] for column in cursor.description]
-            turns = [_turn(dict(zip(names, row, strict=True))) for row in cursor]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor]
+        try:
+            turns = [_turn(row) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise sqlite3.DataError(f"a message makes no sense: {error}") from None
         return Conversation(info.title, turns, info.updated_at, info.id)
 
     def search(self, query: str) -> list[SearchHit]:
         """Return conversations with a message that has all words of `query`, newest first."""
+        with self._reading() as reader:
+            return search(reader, query) if reader else []
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        self._opened.wait()
         with self._lock:
-            return search(self._reader(), query)
+            yield self._connection
 
     # -- writes
 
@@ -124,8 +147,8 @@ class Store:
         self._enqueue(_Write(tuple(statements)))
 
     def save_text(self, turn: Turn) -> None:
-        """Save the text that a reply has so far."""
-        self._enqueue(_Write(((_UPDATE_TEXT, (turn.text, turn.id)),), key=turn.id))
+        """Save the text that a reply has so far, and whose it is."""
+        self._enqueue(_Write(((_UPDATE_TEXT, (turn.text, turn.model, turn.id)),), key=turn.id))
 
     def finish(self, turn: Turn) -> None:
         """Save a reply that has ended."""
@@ -144,15 +167,9 @@ class Store:
             self._wake.notify_all()
         if self._thread.ident is not None:
             self._thread.join(timeout)
-        return not self._waiting
+        return not self._waiting and not self._lost
 
     # -- the thread
-
-    def _reader(self) -> sqlite3.Connection:
-        self._opened.wait()
-        if self._connection is None:
-            raise sqlite3.ProgrammingError("the store is closed")
-        return self._connection
 
     def _enqueue(self, write: _Write) -> None:
         with self._wake:
@@ -165,31 +182,53 @@ class Store:
             self._wake.notify_all()
 
     def _run(self) -> None:
-        connection, self.notice = open_database(self.path)
-        try:
-            connection.execute(_RECOVER, (_INTERRUPTED,))
-        except sqlite3.OperationalError as error:
-            self.trouble = _trouble(error)
-        self._connection = connection
-        self._opened.set()
+        while (connection := self._open()) is None:
+            if not self._pause():
+                self._use(None)
+                return
         while (write := self._next()) is not None:
             try:
                 self._execute(connection, write)
             except sqlite3.OperationalError as error:
-                self.trouble = _trouble(error)
+                self.trouble = str(error)
                 if not self._pause():
                     break
                 continue
-            except sqlite3.Error as error:  # no retry can mend it: a row that another program removed
+            except (sqlite3.Error, UnicodeError) as error:  # no retry can mend it
+                self._lost = str(error)
                 self.notice = f"a change was not saved: {error}"
             else:
                 self.trouble = ""
             with self._wake:
                 self._waiting.popleft()
                 self._wake.notify_all()
+        self._use(None)
+
+    def _open(self) -> sqlite3.Connection | None:
+        """Open the database and close the replies that a crash left open; None when that fails now."""
+        connection = None
+        try:
+            connection, notice = open_database(self.path)
+            connection.execute(_RECOVER, (_INTERRUPTED,))
+        except (OSError, sqlite3.Error, NewerDatabaseError) as error:
+            if connection is not None:
+                connection.close()
+            why = error.strerror if isinstance(error, OSError) else error
+            self.trouble = f"{self.path}: {why}"
+            if not self._opened.is_set():
+                self._use(open_for_reading(self.path))
+            return None
+        self.notice, self.trouble = notice, ""
+        self._use(connection)
+        return connection
+
+    def _use(self, connection: sqlite3.Connection | None) -> None:
+        """Serve reads from `connection` from now on, and close the one before."""
         with self._lock:
-            self._connection = None
-            connection.close()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = connection
+        self._opened.set()
 
     def _next(self) -> _Write | None:
         """Return the oldest write, waiting for one; None when the store closes and none is left."""
@@ -209,14 +248,10 @@ class Store:
                 for statement, values in write.statements:
                     connection.execute(statement, values)
                 connection.execute("COMMIT")
-            except sqlite3.Error:
+            except (sqlite3.Error, UnicodeError):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-
-def _trouble(error: sqlite3.Error) -> str:
-    return f"not saved yet: {error}; it is tried again until it works"
 
 
 def _made_by(turn: Turn) -> tuple[str, str | None, str | None]:
@@ -228,6 +263,12 @@ def _turn(row: dict[str, Any]) -> Turn:
     sampling, stats = row.pop("sampling_json"), row.pop("stats_json")
     return Turn(
         **{**row, "status": TurnStatus(row["status"])},
-        sampling=SamplingParams(**json.loads(sampling)) if sampling else None,
-        stats=GenerationStats(**json.loads(stats)) if stats else GenerationStats(),
+        sampling=SamplingParams(**_known(SamplingParams, sampling)) if sampling else None,
+        stats=GenerationStats(**_known(GenerationStats, stats)) if stats else GenerationStats(),
     )
+
+
+def _known(kind: type[SamplingParams | GenerationStats], stored: str) -> dict[str, Any]:
+    """Return the stored fields of `kind`, without those that only a newer program knows."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in json.loads(stored).items() if name in names}

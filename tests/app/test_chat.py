@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Markdown, OptionList
 
+import app.store.store as store_module
 from app.conversation import TurnStatus
 from app.store import Store
 from app.widgets.conversation_list import ConversationList
@@ -338,3 +339,33 @@ async def test_a_full_disk_is_told_and_quitting_without_saving_asks_twice(
             assert driver.app.return_value is None
         await driver.until(lambda: not driver.chat._store.trouble, "saved after all")
         assert driver.chat._store.load(driver.chat._store.conversations()[0]).turns[0].text == "keep me"
+
+
+async def test_conversations_that_cannot_be_opened_are_told_and_listed_once_they_can(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "RETRY_S", 0.05)
+    folder = home / "tiercel" / "data"
+    async with running() as driver:
+        await driver.ready()
+        await driver.say("from before")
+        await driver.answered()
+    folder.rename(home / "elsewhere")
+    folder.write_text("in the way")
+    async with running() as driver:
+        await driver.ready()
+        await driver.until(lambda: "not saved yet" in driver.screen_text(), "the notice")
+        await driver.pilot.press("ctrl+q")
+        await driver.until(lambda: driver.app.return_value == 0, "nothing was said: nothing to ask")
+    async with running() as driver:
+        await driver.ready()
+        await driver.say("from now")
+        await driver.answered()
+        await driver.pilot.press("ctrl+q")
+        await driver.until(lambda: "^Q once more" in driver.screen_text(), "the question")
+        folder.unlink()
+        (home / "elsewhere").rename(folder)
+        await driver.until(lambda: "from before" in driver.screen_text(), "the list")
+        assert "from now" in driver.screen_text()
+        assert "not saved yet" not in driver.screen_text()
+    assert driver.app.shut_down() == ""

@@ -181,6 +181,7 @@ def test_closing_with_a_full_disk_says_that_something_is_lost(
     conversation = Conversation()
     store.add(conversation, conversation.add("user", "lost"))
     assert not store.close()
+    assert store.unsaved == "database or disk is full"
 
 
 def test_a_damaged_file_is_kept_and_a_fresh_one_begun(tmp_path: Path) -> None:
@@ -195,13 +196,110 @@ def test_a_damaged_file_is_kept_and_a_fresh_one_begun(tmp_path: Path) -> None:
     assert kept.read_bytes().startswith(b"not a database")
 
 
-def test_without_a_place_to_write_the_chat_goes_on_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [1, 2, 5])
+def test_a_file_damaged_in_the_middle_is_kept_and_a_fresh_one_begun(tmp_path: Path, page: int) -> None:
+    path = tmp_path / "c.db"
+    store = Store(path)
+    store.start()
+    for number in range(20):
+        chat(store, f"Question {number}?", "words " * 500)
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[page * 4096 : (page + 3) * 4096] = b"Z" * 3 * 4096
+    path.write_bytes(content)
+    store = Store(path)
+    store.start()
+    chat(store, "after")
+    assert [info.title for info in store.conversations()] == ["after"]
+    assert "damaged" in store.notice
+    assert store.close()
+    (kept,) = tmp_path.glob("c.db.damaged-*")
+    assert kept.read_bytes() == content
+
+
+def test_a_place_that_cannot_be_written_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "RETRY_S", 0.05)
     (tmp_path / "file").write_bytes(b"")
     store = Store(tmp_path / "file" / "c.db")
     store.start()
-    chat(store)
-    assert "NOT saved" in store.notice
+    assert store.conversations() == []
+    conversation = Conversation()
+    store.add(conversation, conversation.add("user", "kept"))
+    assert "File exists" in store.unsaved
+    (tmp_path / "file").unlink()
+    assert store.flush(5)
+    assert store.unsaved == store.trouble == ""
+    assert [info.title for info in store.conversations()] == ["kept"]
     assert store.close()
+
+
+def test_what_cannot_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "c.db")
+    store.start()
+    conversation = chat(store, "old")
+    store.close()
+
+    def fail(path: Path) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(store_module, "open_database", fail)
+    store = Store(tmp_path / "c.db")
+    store.start()
+    (info,) = store.conversations()
+    assert store.load(info).turns == conversation.turns
+    assert store.search("old")
+    store.add(conversation, conversation.add("user", "new"))
+    assert not store.close()
+    assert store.unsaved.endswith("c.db: Read-only file system")
+    assert [file.name for file in tmp_path.iterdir()] == ["c.db"]
+
+
+def test_the_file_of_a_newer_program_is_left_alone_until_it_is_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "RETRY_S", 0.05)
+    path = tmp_path / "c.db"
+    newer = sqlite3.connect(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    before = path.read_bytes()
+    store = Store(path)
+    store.start()
+    assert store.conversations() == []
+    assert "version 99" in store.trouble
+    assert path.read_bytes() == before
+    path.rename(tmp_path / "elsewhere.db")
+    chat(store)
+    assert store.close()
+
+
+def test_a_text_that_cannot_be_stored_is_said_and_stops_no_other(store: Store) -> None:
+    conversation = chat(store)
+    store.add(conversation, conversation.add("user", "half a character: \ud800"))
+    chat(store, "next")
+    assert "not saved" in store.notice
+    assert "surrogates" in store.unsaved
+    assert not store.close()
+
+
+def test_fields_that_only_a_newer_program_knows_are_passed_over(store: Store, tmp_path: Path) -> None:
+    conversation = chat(store)
+    with sqlite3.connect(store.path) as connection:
+        connection.create_function("cjk_spaced", 1, lambda text: text)
+        connection.execute(
+            "UPDATE message SET stats_json = json_set(stats_json, '$.drafted', 5),"
+            " sampling_json = json_set(sampling_json, '$.magic', 1) WHERE role = 'assistant'"
+        )
+    connection.close()
+    assert store.load(store.conversations()[0]).turns == conversation.turns
+
+
+def test_only_their_owner_reads_conversations(store: Store) -> None:
+    chat(store)
+    for file in store.path.parent.iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
 
 
 _STREAM_FOREVER = """
