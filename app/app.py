@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -29,6 +30,7 @@ from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
 from app.startup import first_model
 from app.store import Store
+from app.terminal_input import TerminalDriver
 from app.themes import TOKENS, load_themes
 from engine import Engine, LoadOptions
 
@@ -63,6 +65,10 @@ class TiercelApp(App[int]):
             self._problems.append(f"there is no theme {wanted!r}: {DEFAULT_THEME} is used; ^P shows all")
             wanted = DEFAULT_THEME
         self.theme = wanted
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return ours."""
+        return TerminalDriver
 
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from unicodedata import category
 
 from textual import events
 from textual.message import Message
@@ -47,6 +48,11 @@ class Prompt(TextArea):
             event.stop()
             event.prevent_default()
             self.insert("\n")
+        elif event.character and category(event.character) == "Cf":
+            # Textual takes no character without a picture of its own; emoji and Persian are joined by such.
+            event.stop()
+            event.prevent_default()
+            self.insert(sanitize(event.character))
 
     async def _on_paste(self, event: events.Paste) -> None:
         """Clean what is pasted: it may come from anywhere."""

@@ -61,8 +61,8 @@ class Terminal:
             setsid=True,
         )
 
-    def type(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
+    def type(self, keys: str | bytes) -> None:
+        os.write(self.master, keys.encode() if isinstance(keys, str) else keys)
 
     def wait_for(self, text: bytes, seconds: float = 20.0) -> None:
         end = time.monotonic() + seconds
@@ -133,6 +133,18 @@ def test_no_byte_of_foreign_text_commands_the_terminal(terminal: Terminal, home:
     assert "␛]0;owned".encode() in terminal.written
     _assert_restored(terminal)
     assert _texts(home)[1].startswith(EVIL), "the store keeps what was generated, byte for byte"
+
+
+def test_any_byte_may_be_typed_and_any_text_pasted(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type(b"caf\xe9 \xff")
+    terminal.type("👩\u200d👧 ")
+    terminal.type("\x1b[200~a \x1b[31mred\r\x11 \x1b[A\x1bb\x1b[201~")
+    terminal.type("\r")
+    terminal.wait_for(b"THE-END")
+    terminal.type("\x11")
+    assert terminal.wait_for_end() == 0
+    assert _texts(home)[0] == "caf\ufffd \ufffd👩\u200d👧 a ␛[31mred\n␑ ␛[A␛b"
 
 
 def test_sigterm_saves_and_restores_the_terminal(terminal: Terminal, home: Path) -> None:
