@@ -6,7 +6,6 @@ the first frame, in threads of their own.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -28,6 +27,7 @@ from app.bridge import ChatEngine
 from app.sanitize import sanitize_line
 from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
+from app.signals import end_on_signals
 from app.startup import first_model
 from app.store import Store
 from app.terminal_input import TerminalDriver
@@ -90,9 +90,7 @@ class TiercelApp(App[int]):
         """Paint, then start everything that takes time."""
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
-            loop.add_signal_handler(signal.SIGHUP, self._leave_lost_terminal)
+            end_on_signals(self._end, self.shut_down)
             self.set_interval(1.0, self._watch_terminal)
         self.call_after_refresh(self._start)
 
@@ -117,15 +115,19 @@ class TiercelApp(App[int]):
         except (ImportError, OSError) as error:
             self._chat.notice("error", f"the engine cannot start: {error}")
 
-    def _watch_terminal(self) -> None:
-        """Leave when the terminal is gone without a signal, as for a process that does not own it."""
-        if not os.isatty(sys.__stdin__.fileno() if sys.__stdin__ else 0):
-            self._leave_lost_terminal()
+    def _end(self, number: int) -> None:
+        """End because of a signal, as the person's own quitting would."""
+        self._watch_terminal()
+        self.exit(128 + number)
 
-    def _leave_lost_terminal(self) -> None:
-        """Save and end at once: Textual would wait for its last frame to be written, for ever."""
-        self.shut_down()
-        os._exit(128 + signal.SIGHUP)
+    def _watch_terminal(self) -> None:
+        """Save and end at once when the terminal is gone, with a signal or, for who does not own it, without.
+
+        Textual would wait for its last frame to be written, for ever.
+        """
+        if not os.isatty(sys.__stdin__.fileno() if sys.__stdin__ else 0):
+            self.shut_down()
+            os._exit(128 + signal.SIGHUP)
 
     def shut_down(self) -> str:
         """Stop the engine and save everything; return what could not be saved and why, or ''. Idempotent."""

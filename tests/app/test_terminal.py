@@ -30,6 +30,7 @@ FORBIDDEN = (
 START = f"""
 from pathlib import Path
 import app.app as application
+import app.signals as signals
 from app.screens.chat import ChatScreen
 from engine import LoadOptions
 from tests.fakes import FakeEngine, Script
@@ -37,6 +38,7 @@ EVIL = {EVIL!r}
 reply = EVIL + " THE-END\\n\\n```\\n" + EVIL + "\\n```\\n"
 script = Script(replies=(reply,), model_name="model" + EVIL, notices=(EVIL,))
 application.Engine = lambda: FakeEngine(script)
+signals.GRACE_S = 1.0
 def crash(self):
     raise RuntimeError("on purpose")
 ChatScreen.newest = crash
@@ -154,6 +156,31 @@ def test_sigterm_saves_and_restores_the_terminal(terminal: Terminal, home: Path)
     os.kill(terminal.child, signal.SIGTERM)
     assert terminal.wait_for_end() == 128 + signal.SIGTERM
     _assert_restored(terminal)
+    assert _texts(home)[0] == "hello"
+
+
+def test_sighup_in_a_terminal_that_is_still_there_restores_it(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    os.kill(terminal.child, signal.SIGHUP)
+    assert terminal.wait_for_end() == 128 + signal.SIGHUP
+    _assert_restored(terminal)
+
+
+def test_a_signal_ends_it_even_when_nobody_reads_the_terminal(terminal: Terminal, home: Path) -> None:
+    terminal.wait_for(b"ready")
+    terminal.type("hello\r")
+    terminal.wait_for(b"THE-END")
+    for _ in range(10):  # each draws the screen anew, until the terminal takes no more
+        terminal.type("\x1bOP")
+        time.sleep(0.05)
+        terminal.type("\x1b")
+        time.sleep(0.15)
+    os.kill(terminal.child, signal.SIGTERM)
+    end = time.monotonic() + 20
+    while not (ended := os.waitpid(terminal.child, os.WNOHANG))[0]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert os.waitstatus_to_exitcode(ended[1]) == 128 + signal.SIGTERM
     assert _texts(home)[0] == "hello"
 
 
