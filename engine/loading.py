@@ -31,8 +31,6 @@ from engine.weights import ModelWeights
 DEFAULT_CONTEXT = 4096
 _SCRATCH_BYTES = 256 << 20
 """Activations of a chunk of 512, logits and tokenizer, rounded up."""
-_READ_STEP = 32 << 20
-_PAGE = 4096
 _CANCEL_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
@@ -76,7 +74,7 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
     if not memory_notices:
-        _read_ahead(weights, on_progress, cancel)
+        _read_weights(weights, on_progress, cancel)
     on_progress("building the tokenizer", 0.9)
     tokenizer = _await(building, cancel)
     if tokenizer.vocab_size != config.vocab_size:
@@ -126,7 +124,7 @@ def _check_memory(
 ) -> tuple[str, ...]:
     """Refuse a context that does not fit, before anything is allocated.
 
-    Weights are mapped: a model that does not fit still runs, read from disk again and again, with a notice.
+    Weights that do not fit stay mapped: the model still runs, read from disk again and again, with a notice.
     """
     free = available_memory() - _scratch_bytes(config, options.chunk)
     needed = kv_bytes(config, max_context, options.precision)
@@ -157,18 +155,13 @@ def _scratch_bytes(config: ModelConfig, chunk: int) -> int:
     return _SCRATCH_BYTES + max(0, chunk - 512) * (4 * floats + rounded)
 
 
-def _read_ahead(weights: ModelWeights, on_progress: OnProgress, cancel: CancelToken) -> None:
-    """Touch every page once, so that the first token does not wait for the disk."""
+def _read_weights(weights: ModelWeights, on_progress: OnProgress, cancel: CancelToken) -> None:
+    """Bring the weights to memory, so that no token waits for the disk."""
     total = sum(weight.data.size for weight in weights.values())
-    done = 0
-    for weight in weights.values():
-        for start in range(0, weight.data.size, _READ_STEP):
-            if cancel.cancelled:
-                raise CancelledError("loading was stopped")
-            part = weight.data[start : start + _READ_STEP]
-            part[::_PAGE].max()
-            done += part.size
-            on_progress("reading the weights", 0.9 * done / total)
+    for done in weights.move_to_memory():
+        if cancel.cancelled:
+            raise CancelledError("loading was stopped")
+        on_progress("reading the weights", 0.9 * min(1.0, done / total))
 
 
 def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
