@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.conversation import Conversation, Turn, TurnStatus, build_request
+from app.sanitize import sanitize_line
 from app.store import Store
 from engine import (
+    ContextError,
     EngineSnapshot,
     EngineState,
     FinishReason,
@@ -73,6 +75,8 @@ class LiveReply:
     """System prompt; empty for none."""
     reply: Reply | None = None
     """None while no model is loaded."""
+    model: ModelInfo | None = None
+    """The model that was asked."""
     offset: int = 0
     """How far the reply has been read."""
     saved_at: float = 0.0
@@ -135,6 +139,11 @@ class Bridge:
         return bool(self._live)
 
     @property
+    def asked(self) -> bool:
+        """Whether the engine has a reply to finish before it takes another command."""
+        return any(live.reply is not None for live in self._live.values())
+
+    @property
     def active(self) -> bool:
         """Whether something is under way that `pull` should follow closely."""
         state = self.snapshot.state
@@ -188,7 +197,7 @@ class Bridge:
         return model if model is not None and model.path == self._load.path else None
 
     def _ask_engine(self, engine: ChatEngine, live: LiveReply, model: ModelInfo) -> Reply:
-        live.turn.model = model.name
+        live.model, live.turn.model = model, sanitize_line(model.name)
         before = live.conversation.turns[: live.conversation.turns.index(live.turn)]
         sampling = live.turn.sampling or SamplingParams()
         request = build_request(
@@ -205,26 +214,40 @@ class Bridge:
         if text or moved:
             self._listener.reply_grew(live)
         if done:
-            self._end(live, *_outcome(reply))
+            self._end(live, *_outcome(reply, live.model))
             self._listener.reply_ended(live)
         elif text and time.monotonic() - live.saved_at >= SAVE_S:
             live.saved_at = time.monotonic()
             self._store.save_text(live.turn)
 
     def _end(self, live: LiveReply, status: TurnStatus, note: str) -> None:
-        live.turn.status, live.turn.note = status, note
+        live.turn.status, live.turn.note = status, sanitize_line(note)
         del self._live[live.conversation.id]
         self._store.finish(live.turn)
 
 
-def _outcome(reply: Reply) -> tuple[TurnStatus, str]:
-    """Return how the turn ended and what to say about it."""
+def told(error: str) -> str:
+    """Return an error of the engine with the options of the command line in the words of the settings."""
+    for option, key in (("(-c)", "context"), ("(-t)", "threads")):
+        error = error.replace(option, f"(`{key}` in settings.toml)")
+    return error
+
+
+def _outcome(reply: Reply, model: ModelInfo | None) -> tuple[TurnStatus, str]:
+    """Return how the turn ended and what to say about it; `model` is the one that was asked."""
     match reply.finish_reason:
         case FinishReason.CANCELLED:
             return TurnStatus.CANCELLED, "stopped"
         case FinishReason.ERROR:
-            return TurnStatus.ERROR, str(reply.error or "the engine failed")
+            next_step = "; ^N begins a new conversation" if isinstance(reply.error, ContextError) else ""
+            return TurnStatus.ERROR, told(str(reply.error or "the engine failed")) + next_step
         case FinishReason.LENGTH:
-            return TurnStatus.DONE, "ended here: the limit of tokens was reached"
+            used = reply.stats.prompt_tokens + reply.stats.completion_tokens
+            if model is None or used < model.max_context:
+                return TurnStatus.DONE, "ended here: the limit of tokens was reached"
+            return TurnStatus.DONE, (
+                f"ended here: the context of {model.max_context:,} tokens is full; ^N begins a new "
+                "conversation, or raise `context` in settings.toml"
+            )
         case _:
             return TurnStatus.DONE, ""

@@ -85,6 +85,16 @@ class Conversation:
         return turn
 
     @property
+    def context_used(self) -> int:
+        """Tokens that the conversation takes of the context, as counted with its newest reply."""
+        counted = (
+            turn.stats.prompt_tokens + turn.stats.completion_tokens
+            for turn in reversed(self.turns)
+            if turn.text or turn.status is TurnStatus.STREAMING
+        )
+        return next(filter(None, counted), 0)
+
+    @property
     def streaming(self) -> Turn | None:
         """The reply that is still to come or growing, if any."""
         last = self.turns[-1] if self.turns else None

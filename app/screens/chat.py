@@ -19,7 +19,7 @@ from textual.timer import Timer
 from textual.widgets import Input, Markdown, Static
 
 from app.background import in_thread
-from app.bridge import IDLE_PULL_S, PULL_S, Bridge, LiveReply
+from app.bridge import IDLE_PULL_S, PULL_S, Bridge, LiveReply, told
 from app.conversation import COMPLETION_TOKENS, Conversation
 from app.sanitize import sanitize_line
 from app.settings import SettingsFile
@@ -79,6 +79,18 @@ class ChatScreen(Screen[None]):
         self.query_one(Prompt).focus()
         self._show_engine()
 
+    def on_resize(self) -> None:
+        """Find the cursor again: a terminal too small hides what had it, and keys would go nowhere."""
+        self.call_after_refresh(self._keep_focus)
+
+    def on_screen_resume(self) -> None:
+        """As for a change of size, which may have come while another screen was on top."""
+        self.call_after_refresh(self._keep_focus)
+
+    def _keep_focus(self) -> None:
+        if self.focused is None:
+            self.query_one(Prompt).focus()
+
     # -- what the application asks for
 
     async def show_conversations(self) -> None:
@@ -136,7 +148,7 @@ class ChatScreen(Screen[None]):
 
     def load(self, options: LoadOptions) -> None:
         """Load a model instead of the present one."""
-        if self.bridge.busy:
+        if self.bridge.asked:
             self.hint("the model is loaded when the replies before it have ended; Esc stops one")
         self.bridge.load(options)
         self._pull()
@@ -153,7 +165,7 @@ class ChatScreen(Screen[None]):
         if snapshot.state is EngineState.GENERATING:  # with every token; `reply_grew` shows the numbers
             return
         self._show_engine()
-        self.notice("error", snapshot.error if snapshot.state is EngineState.FAILED else "")
+        self.notice("error", told(snapshot.error) if snapshot.state is EngineState.FAILED else "")
         notices = list(snapshot.notices)
         if snapshot.model is not None and not snapshot.model.has_template:
             notices.insert(0, f"{sanitize_line(snapshot.model.name)} is {_BASE_MODEL}")
@@ -294,7 +306,7 @@ class ChatScreen(Screen[None]):
     def _show_status(self) -> None:
         self._status_at = time.monotonic()
         live = self.bridge.live(self._conversation)
-        self.query_one(StatusBar).show(self.bridge.snapshot, live)
+        self.query_one(StatusBar).show(self.bridge.snapshot, live, self._conversation.context_used)
 
     def _set_chats(self, shown: bool) -> None:
         self.set_class(shown, "-chats-shown")

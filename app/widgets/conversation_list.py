@@ -62,8 +62,11 @@ class ConversationList(OptionList):
         return Option(line, id=str(conversation_id))
 
     def _replace(self, options: list[Option], if_empty: str) -> None:
-        """Put `options` in place of the present ones, keeping the highlight on the same conversation."""
-        kept = self.highlighted_option
+        """Put `options` in place of the present ones.
+
+        The highlight stays on its conversation for who moves in the list, else it is on the open one.
+        """
+        kept = self.highlighted_option if self.has_focus else None
         self.set_options(options or [Option(Content.styled(f" {if_empty}", "$muted"), disabled=True)])
         places = {option.id: place for place, option in enumerate(options) if option.id is not None}
         wanted = (kept.id if kept is not None else None, str(self._open_id), *places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from app.sanitize import sanitize_line
-from engine import EngineSnapshot, ModelInfo
+from engine import ModelInfo
 
 
 def bar(fraction: float, width: int) -> Content:
@@ -30,13 +30,10 @@ def model_line(model: ModelInfo) -> str:
     return f"{sanitize_line(model.name)}  {model.quantisation}"
 
 
-def context_line(snapshot: EngineSnapshot) -> str:
-    """Return how many tokens of the context are in use."""
-    total = snapshot.model.max_context if snapshot.model is not None else 0
-    return f"{snapshot.context_used:,} / {total:,}"
-
-
-def context_fraction(snapshot: EngineSnapshot) -> float:
-    """Return the share of the context that is in use."""
-    total = snapshot.model.max_context if snapshot.model is not None else 0
-    return snapshot.context_used / total if total else 0.0
+def context_meter(used: int, model: ModelInfo, width: int) -> Content:
+    """Return how many tokens of the context are in use, as long as a line of `width` cells allows."""
+    total = model.max_context
+    label = "context " if width >= 50 else ""
+    return Content.assemble(
+        (label, "$muted"), bar(used / total, 16 if width >= 70 else 6), f" {used:,} / {total:,}"
+    )

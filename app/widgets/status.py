@@ -15,8 +15,8 @@ from textual.widget import Widget
 from app.actions import ACTIONS, Action
 from app.bridge import LiveReply
 from app.sanitize import sanitize_line
-from app.widgets.meters import bar, context_fraction, context_line, model_line
-from engine import EngineSnapshot, EngineState, ReplyStatus
+from app.widgets.meters import bar, context_meter, model_line
+from engine import EngineSnapshot, EngineState, Reply, ReplyStatus
 
 _GAP: Final = 2
 
@@ -63,48 +63,54 @@ class StatusBar(Widget):
         super().__init__()
         self._snapshot = EngineSnapshot()
         self._live: LiveReply | None = None
+        self._context_used = 0
 
-    def show(self, snapshot: EngineSnapshot, live: LiveReply | None) -> None:
-        """Show the engine and the reply that grows in the open conversation."""
-        self._snapshot, self._live = snapshot, live
+    def show(self, snapshot: EngineSnapshot, live: LiveReply | None, context_used: int) -> None:
+        """Show the engine, and of the open conversation the reply that grows and the tokens it takes."""
+        self._snapshot, self._live, self._context_used = snapshot, live, context_used
         self.refresh()
 
     def render(self) -> VisualType:
         """Draw the line."""
         width = self.content_size.width
-        if self._snapshot.model is None:
-            right = Content("")
-        else:
-            cells = 16 if width >= 70 else 6
-            used = context_line(self._snapshot)
-            meter = bar(context_fraction(self._snapshot), cells)
-            right = Content.assemble(("context ", "$muted"), meter, f" {used}")
-        return _spread(self._left(), right, width)
+        model = self._snapshot.model
+        right = context_meter(self._context_used, model, width) if model is not None else Content("")
+        room = width - right.cell_length - _GAP
+        choices = self._left()
+        left = next((choice for choice in choices if choice.cell_length <= room), choices[-1])
+        return _spread(left, right, width)
 
-    def _left(self) -> Content:
-        snapshot = self._snapshot
+    def _left(self) -> list[Content]:
+        """Return what could stand on the left, from the longest to the shortest."""
+        snapshot, live = self._snapshot, self._live
         if snapshot.state is EngineState.LOADING:
             share = snapshot.load_progress
             words = f" {sanitize_line(snapshot.load_stage) or 'loading'} {share:.0%}"
-            return Content.assemble(("◐ ", "$warning"), bar(share, 10), words)
-        if self._live is not None:
-            return self._generating(self._live)
+            return [Content.assemble(("◐ ", "$warning"), bar(share, 10), words)]
+        if live is not None and live.reply is not None:
+            return self._generating(live, live.reply)
         match snapshot.state:
             case EngineState.READY | EngineState.GENERATING:
-                return Content.assemble(("● ", "$success"), "ready")
+                return [Content.assemble(("● ", "$success"), "ready")]
             case EngineState.FAILED:
-                return Content.assemble(("✗ ", "$error"), "the model did not load  F3 chooses another")
+                return [Content.assemble(("✗ ", "$error"), "the model did not load  F3 chooses another")]
             case _:
-                return Content.assemble(("○ ", "$muted"), "no model  F3 chooses one")
+                return [Content.assemble(("○ ", "$muted"), "no model  F3 chooses one")]
 
-    def _generating(self, live: LiveReply) -> Content:
+    def _generating(self, live: LiveReply, reply: Reply) -> list[Content]:
+        stop = ("  Esc stops", "$muted")
+        if reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
+            words = Content.assemble(("◐ ", "$warning"), live.phase)
+            return [Content.assemble(words, stop), words]
         stats = live.turn.stats
-        if live.reply is None or live.reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
-            return Content.assemble(("◐ ", "$warning"), live.phase, ("  Esc stops", "$muted"))
-        parts = [f"{stats.decode_tok_s:.1f} tok/s"] if stats.decode_tok_s else []
-        parts += [f"first {stats.ttft_s:.2f} s"] if stats.ttft_s else []
-        parts.append(f"{stats.completion_tokens:,} tok")
-        return Content.assemble(("● ", "$primary"), " · ".join(parts), ("  Esc stops", "$muted"))
+        speed = f"{stats.decode_tok_s:.1f} tok/s" if stats.decode_tok_s else ""
+        first = f"first {stats.ttft_s:.2f} s" if stats.ttft_s else ""
+        count = f"{stats.completion_tokens:,} tok"
+        lines = [
+            Content.assemble(("● ", "$primary"), " · ".join(filter(None, parts)))
+            for parts in ((speed, first, count), (speed, count), (speed or count,))
+        ]
+        return [*(Content.assemble(line, stop) for line in lines), lines[-1]]
 
 
 class NoticeBar(Widget):

@@ -278,6 +278,23 @@ async def test_a_smaller_terminal_gets_a_plain_line(home: Path) -> None:
         assert "Message" in driver.screen_text()
 
 
+@pytest.mark.parametrize("dialog", [False, True])
+async def test_after_a_terminal_too_small_keys_go_to_the_message_box_again(home: Path, dialog: bool) -> None:
+    async with running(size=(80, 24)) as driver:
+        await driver.ready()
+        if dialog:
+            await driver.pilot.press("f1")
+            await driver.until(lambda: len(driver.app.screen_stack) == 2, "the dialog")
+        for width, height in ((20, 6), (80, 24)):
+            await driver.pilot.resize_terminal(width, height)
+            await driver.settled()
+        if dialog:
+            await driver.pilot.press("escape")
+            await driver.settled()
+        await driver.pilot.press("h", "i")
+        await driver.until(lambda: driver.prompt.text == "hi", "typing works")
+
+
 async def test_wide_characters_keep_the_columns(home: Path) -> None:
     async with running(Script(replies=("中文和 emoji 👩‍👩‍👧 🇨🇳 完",)), size=(80, 24)) as driver:
         await driver.ready()
@@ -286,6 +303,22 @@ async def test_wide_characters_keep_the_columns(home: Path) -> None:
         strips = driver.app.screen._compositor.render_strips()
         assert {strip.cell_length for strip in strips} == {80}
         assert "中文和 emoji 👩‍👩‍👧 🇨🇳 完" in driver.screen_text()
+
+
+async def test_going_to_the_list_begins_at_the_open_conversation(home: Path) -> None:
+    async with running() as driver:
+        await driver.ready()
+        for text in ("one", "two", "three"):
+            await driver.pilot.press("ctrl+n")
+            await driver.say(text)
+            await driver.answered()
+        chats = driver.chat.query_one(ConversationList)
+        for title in ("two", "one"):
+            await driver.pilot.press("f2", "down", "enter")
+            await driver.until(lambda title=title: driver.turns[0].turn.text == title, title)
+        await driver.pilot.press("f2")
+        assert chats.highlighted_option is not None
+        assert chats.highlighted_option.id == str(driver.chat._conversation.id)
 
 
 async def test_a_hint_goes_away_but_an_error_stays(home: Path) -> None:

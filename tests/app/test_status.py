@@ -1,0 +1,75 @@
+"""The line below the message box: what gives way where room is short, and whose numbers it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.conversation import Conversation, TurnStatus
+from app.widgets.status import StatusBar
+from engine import GenerationStats
+from tests.app.driving import running
+from tests.fakes import Script
+
+LONG = "word " * 3000
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (200, ("50.0 tok/s · first 0.06 s · ", "  Esc stops", "context ")),
+        (80, ("50.0 tok/s · ", "  Esc stops", "context ")),
+        (60, ("50.0 tok/s", "  Esc stops", "context ")),
+        (40, ("● 50.0 tok/s ", "/ 2,048")),
+    ],
+)
+async def test_a_narrow_line_leaves_out_whole_parts(home: Path, width: int, shown: tuple[str, ...]) -> None:
+    async with running(Script(replies=(LONG,), token_s=0.005, piece=5), size=(width, 24)) as driver:
+        await driver.ready()
+        await driver.say("go")
+        await driver.until(lambda: "tok/s" in _line(driver.screen_text()), "the speed")
+        line = _line(driver.screen_text())
+        assert all(part in line for part in shown), line
+        assert "…" not in line
+
+
+async def test_the_context_is_that_of_the_open_conversation(home: Path) -> None:
+    async with running(Script(replies=("four" * 5,))) as driver:
+        await driver.ready()
+        await driver.say("first")
+        await driver.answered()
+        assert " 15 / 2,048" in driver.screen_text()
+        await driver.pilot.press("ctrl+n")
+        await driver.until(lambda: " 0 / 2,048" in driver.screen_text(), "nothing yet")
+        await driver.say("second")
+        await driver.answered()
+        assert " 25 / 2,048" in driver.screen_text()
+        await driver.pilot.press("f2", "down", "enter")
+        await driver.until(lambda: " 15 / 2,048" in driver.screen_text(), "the first again")
+
+
+async def test_a_message_that_waits_leaves_the_way_to_a_model_on_the_screen(home: Path) -> None:
+    async with running(Script(load_error="broken")) as driver:
+        await driver.say("hello")
+        await driver.until(lambda: "F3 chooses another" in driver.screen_text(), "the way out")
+        assert driver.chat.query_one(StatusBar)._live is not None
+
+
+def test_what_a_failed_or_taken_back_message_took_of_the_context_is_not_counted() -> None:
+    conversation = Conversation()
+    assert conversation.context_used == 0
+    conversation.add("user", "a")
+    conversation.add("assistant", "b").stats = GenerationStats(prompt_tokens=7, completion_tokens=3)
+    conversation.add("user", "c")
+    conversation.add("assistant", status=TurnStatus.CANCELLED).stats = GenerationStats(prompt_tokens=90)
+    assert conversation.context_used == 10
+    conversation.add("user", "d")
+    conversation.add("assistant", status=TurnStatus.STREAMING)
+    assert conversation.context_used == 10
+    conversation.turns[-1].stats = GenerationStats(prompt_tokens=14)
+    assert conversation.context_used == 14
+
+
+def _line(screen: str) -> str:
+    return screen.splitlines()[-3 if len(screen.splitlines()) > 29 else -2]
