@@ -97,7 +97,7 @@ class TiercelApp(App[int]):
     def _start(self) -> None:
         self._store.start()
         self._chat.start_pulling()
-        self._chat.notice("settings", " · ".join(self._problems))
+        self._chat.notice("settings", _briefly(self._problems))
         self.run_worker(self._chat.show_conversations())
         self.run_worker(self._start_engine())
 
@@ -205,8 +205,9 @@ class TiercelApp(App[int]):
 
 def main(options: LoadOptions | None = None) -> int:
     """Run the application; `options` name the model to begin with. Returns the exit code."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("tiercel: the interface needs a terminal; `tiercel run` works without one", file=sys.stderr)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        needs = "a terminal that can move its cursor (TERM says what it can)"
+        print(f"tiercel: the interface needs {needs}; `tiercel run` works without one", file=sys.stderr)
         return 2
     app = TiercelApp(Engine, options)
     try:
@@ -217,3 +218,8 @@ def main(options: LoadOptions | None = None) -> int:
         print(f"tiercel: not everything could be saved: {sanitize_line(problem)}", file=sys.stderr)
         return 1
     return code if code is not None else app.return_code or 0
+
+
+def _briefly(problems: list[str]) -> str:
+    """Return the first problem, and how many there are: a notice has room for one."""
+    return f"(1 of {len(problems)}) {problems[0]}" if len(problems) > 1 else "".join(problems)

@@ -5,7 +5,7 @@ Knows what a turn is and which turns a model gets to see. Does not know widgets,
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ def now_ms() -> int:
 
 def new_id() -> int:
     """Return an id that needs no database: nanoseconds since 1970, the last 8 bits random."""
-    return time.time_ns() & ~0xFF | secrets.randbits(8)
+    return time.time_ns() & ~0xFF | os.urandom(1)[0]
 
 
 class TurnStatus(StrEnum):

@@ -87,7 +87,9 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
         except KeyError:
             problems.append(f"settings {path}: unknown key {key!r} is ignored")
         except (TypeError, ValueError) as error:
-            problems.append(f"settings {path}: {key} = {value!r} cannot be used ({error}): its default is")
+            problems.append(
+                f"settings {path}: {key} = {value!r} cannot be used ({error}): the default is used"
+            )
     return settings, problems
 
 

@@ -73,3 +73,19 @@ async def test_a_failed_download_says_why_in_the_picker(home: Path, monkeypatch:
         await _picker(driver)
         await driver.pilot.press("p")
         await driver.until(lambda: "✗ no network to fetch [bold]x" in driver.screen_text(), "the error")
+
+
+@pytest.mark.parametrize("size", [(40, 15), (80, 24), (120, 40)])
+async def test_however_many_models_there_are_the_keys_stay_on_the_screen(
+    home: Path, size: tuple[int, int]
+) -> None:
+    folder = home / "tiercel" / "data" / "models"
+    folder.mkdir(parents=True)
+    for number in range(30):
+        (folder / f"model-{number:02}.gguf").write_bytes(b"")
+    async with running(model=None, size=size) as driver:
+        await driver.until(lambda: "model-00" in driver.screen_text(), "the list")
+        assert "Enter load" in driver.screen_text()
+        assert "Esc back" in " ".join(driver.screen_text().replace("│", "").split())
+        await driver.pilot.press("end")
+        await driver.until(lambda: "model-29" in driver.screen_text(), "the last one")
