@@ -37,16 +37,20 @@ def redefines(text: str) -> bool:
 
 
 def weight(text: str) -> int:
-    """Return how many lines of `text` stand outside code fences: about as many widgets would show them."""
-    lines, fence = 0, ""
+    """Return about how many widgets it would take to show `text`.
+
+    A code fence is one however long; other lines count one each, those of a table one for every two cells.
+    """
+    widgets, fence = 0, ""
     for line in text.splitlines():
         if fence:
             fence = "" if _closes(fence, line) else fence
         elif opening := _FENCE.match(line):
             fence = opening["mark"]
+            widgets += 1
         else:
-            lines += 1
-    return lines
+            widgets += max(1, line.count("|") // 2)
+    return widgets
 
 
 def _keep_line_breaks(state: StateCore) -> None:
@@ -91,13 +95,14 @@ class Splitter:
         """Whether the tail is an open code fence."""
         return bool(self._fence)
 
-    def tail(self, max_lines: int) -> str:
-        """Return the last lines of the open tail, without the markers of a code fence."""
+    @property
+    def tail(self) -> str:
+        """The open tail, without the marker of a code fence; grows until a block is closed."""
         text = self._open.lstrip().partition("\n")[2] if self._fence else self._open
         head, _, last = text.rpartition("\n")
         if _FORMING_FENCE.match(last):  # half a marker would flicker as text
             text = head
-        return "\n".join(text.rstrip("\n").rsplit("\n", max_lines)[-max_lines:])
+        return text.rstrip("\n")
 
     def _take_line(self, line: str) -> str:
         """Look at one whole line and step behind it; return what it closes."""

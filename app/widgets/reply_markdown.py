@@ -1,11 +1,18 @@
-"""Markdown to which closed blocks are appended: Textual's widget with our parser and one correction."""
+"""Markdown to which closed blocks are appended: Textual's widget with our parser and two corrections."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Final
+
+from textual.content import Content
 from textual.widgets import Markdown
-from textual.widgets.markdown import MarkdownBlock
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from app.markdown import make_parser
+
+MAX_COLOURED_LINES: Final = 1_000
+"""Colouring takes 0.15 ms a line, in which no key is answered: longer code stays plain."""
 
 
 async def _keep(table: MarkdownBlock, block: MarkdownBlock) -> None:
@@ -20,10 +27,31 @@ async def _keep(table: MarkdownBlock, block: MarkdownBlock) -> None:
 _ClosedTable = type("ClosedTable", (Markdown.BLOCKS["table_open"],), {"_update_from_block": _keep})
 
 
+class _ClosedFence(MarkdownFence):
+    """A code block that is coloured once, not again with every change of style or size."""
+
+    @classmethod
+    def highlight(cls, code: str, language: str, ansi: bool = False, dark: bool = False) -> Content:
+        """Return the code in colours."""
+        return (
+            Content(code) if code.count("\n") > MAX_COLOURED_LINES else _coloured(code, language, ansi, dark)
+        )
+
+
+@lru_cache(maxsize=64)
+def _coloured(code: str, language: str, ansi: bool, dark: bool) -> Content:
+    return MarkdownFence.highlight(code, language, ansi, dark)
+
+
 class ReplyMarkdown(Markdown):
     """Shows a reply; links are reported, never opened."""
 
-    BLOCKS = {**Markdown.BLOCKS, "table_open": _ClosedTable}  # noqa: RUF012  Textual declares it so
+    BLOCKS = {  # noqa: RUF012  Textual declares it so
+        **Markdown.BLOCKS,
+        "fence": _ClosedFence,
+        "code_block": _ClosedFence,
+        "table_open": _ClosedTable,
+    }
 
     def __init__(self, text: str) -> None:
         """Show `text`, which must be clean."""

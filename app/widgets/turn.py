@@ -1,13 +1,14 @@
 """One turn of a conversation on the screen: who speaks, what they said, how it was made.
 
 A growing reply is shown as closed Markdown blocks above a plain tail (`app.markdown`), so that a token costs
-the same at the end of a long reply as at its start. A reply that would take very many widgets is shown by a
-single one once it has ended. All text is cleaned here. Does not know the engine.
+the same at the end of a long reply as at its start. A reply that would take very many widgets goes on in
+folded parts, a widget each, and is a single one once it has ended. All text is cleaned here. Does not know
+the engine.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -18,10 +19,15 @@ from app.conversation import Turn, TurnStatus
 from app.markdown import Splitter, redefines, weight
 from app.sanitize import sanitize, sanitize_line
 from app.widgets.reply_markdown import ReplyMarkdown
-from app.widgets.stream_tail import MAX_CHARACTERS, MAX_LINES, StreamTail
+from app.widgets.stream_tail import StreamTail
+
+if TYPE_CHECKING:
+    from rich.markdown import Markdown as RichMarkdown
 
 HEAVY: Final = 120
-"""Lines outside code: replies with more are folded, because every list item is several widgets."""
+"""Weight above which replies are folded, because every list item is several widgets."""
+PART: Final = 120
+"""Weight of a folded part: more begins the next."""
 _MARKS: Final = {TurnStatus.CANCELLED: "■ ", TurnStatus.ERROR: "✗ "}
 
 
@@ -41,8 +47,9 @@ class TurnView(Vertical):
         """What head and foot show."""
         self._ready = False
         self._weight = 0
-        self._held = ""
-        """The end of the closed text that is not appended any more, the reply being heavy."""
+        self._part: Static | None = None
+        """The last folded part, the reply being heavy."""
+        self._part_text = ""
         self._appending = False
 
     def compose(self) -> ComposeResult:
@@ -52,12 +59,10 @@ class TurnView(Vertical):
         if turn.role == "user":
             yield Static(Content(sanitize(turn.text)), classes="body")
         elif self._folded:
-            yield self._folded_body()
+            yield Static(self._fold_of(turn.text), classes="body -folded")
         else:
             yield ReplyMarkdown(sanitize(turn.text) if self._ended else "")
-            tail = StreamTail(classes="tail")
-            tail.display = False
-            yield tail
+            yield StreamTail()
         foot = Static(classes="foot")
         foot.display = False
         yield foot
@@ -94,8 +99,8 @@ class TurnView(Vertical):
 
     async def _fold(self) -> None:
         self._folded = True
-        await self.query("ReplyMarkdown, StreamTail").remove()
-        await self.mount(self._folded_body(), after=0)
+        await self.query(".body, .tail").remove()
+        await self.mount(Static(self._fold_of(self.turn.text), classes="body -folded"), after=0)
 
     def _show_foot(self, phase: str) -> None:
         turn = self.turn
@@ -123,12 +128,12 @@ class TurnView(Vertical):
     def _speaker(self) -> str:
         return "You" if self.turn.role == "user" else sanitize_line(self.turn.model) or "Assistant"
 
-    def _folded_body(self) -> Static:
-        from rich.markdown import Markdown as RichMarkdown  # not before the first frame
+    def _fold_of(self, text: str) -> RichMarkdown:
+        """Return what one widget shows of `text`, instead of a widget for each of its blocks."""
+        from rich.markdown import Markdown  # not before the first frame
 
         code_theme = "ansi_dark" if self.app.current_theme.dark else "ansi_light"
-        renderable = RichMarkdown(sanitize(self.turn.text), code_theme=code_theme, hyperlinks=False)
-        return Static(renderable, classes="body -folded")
+        return Markdown(sanitize(text), code_theme=code_theme, hyperlinks=False)
 
     def _draw(self) -> None:
         """Show the new text: closed blocks by an append, which takes a while, and the tail at once."""
@@ -139,8 +144,8 @@ class TurnView(Vertical):
         if self._ended:
             closed += self._splitter.flush()
         self._weight += weight(closed)
-        if self._weight > HEAVY:
-            self._held = (self._held + closed)[-MAX_CHARACTERS:]
+        if closed and self._weight > HEAVY:
+            self._add_to_part(closed)
             closed = ""
         if closed or self._ended:
             self._appending = True
@@ -148,17 +153,26 @@ class TurnView(Vertical):
         elif self._drawn:
             self._show_tail()
 
+    def _add_to_part(self, closed: str) -> None:
+        if self._part is None or weight(self._part_text) > PART:
+            self._part, self._part_text = Static(classes="body -part"), ""
+            self.mount(self._part, before=self.query_one(StreamTail))
+        self._part_text += closed
+        self._part.update(self._fold_of(self._part_text))
+        self.query_one(StreamTail).clear()
+
     async def _append(self, closed: str, ended: bool) -> None:
-        markdown = self.query_one(ReplyMarkdown)
+        markdown, tail = self.query_one(ReplyMarkdown), self.query_one(StreamTail)
         with self.app.batch_update():  # nobody sees the text in neither place, or in both
             if closed:
                 await markdown.append(closed)
+                tail.clear()
             if not ended:
                 self._show_tail()
             elif self._weight > HEAVY:
                 await self._fold()
             else:
-                self.query_one(StreamTail).clear()
+                tail.clear()
                 if redefines(whole := sanitize(self.turn.text)):
                     await markdown.update(whole)
         self._appending = False
@@ -166,8 +180,4 @@ class TurnView(Vertical):
             self._draw()
 
     def _show_tail(self) -> None:
-        splitter = self._splitter
-        tail, in_code = splitter.tail(MAX_LINES), splitter.in_code
-        if self._held and not in_code:
-            tail = "\n".join((self._held + tail).split("\n")[-MAX_LINES:])
-        self.query_one(StreamTail).show(tail, in_code=in_code)
+        self.query_one(StreamTail).show(self._splitter.tail, in_code=self._splitter.in_code)

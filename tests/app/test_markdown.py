@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it.token import Token
 
-from app.markdown import Splitter, make_parser, redefines
+from app.markdown import Splitter, make_parser, redefines, weight
 
 BLOCKS = [
     "A paragraph with **bold**, `code` and a line\nbreak.\n",
@@ -108,15 +108,23 @@ def test_the_tail_hides_the_markers_of_an_open_fence() -> None:
     splitter = Splitter()
     splitter.push("```python\nx = 1\n``")
     assert splitter.in_code
-    assert splitter.tail(40) == "x = 1"
-
-
-def test_the_tail_shows_only_its_last_lines() -> None:
-    splitter = Splitter()
-    splitter.push("".join(f"- {n}\n" for n in range(100)))
-    assert splitter.tail(3) == "- 97\n- 98\n- 99"
+    assert splitter.tail == "x = 1"
 
 
 def test_a_line_break_of_the_model_is_kept() -> None:
     (inline,) = (t for t in make_parser().parse("a\nb") if t.type == "inline")
     assert [child.type for child in inline.children or []] == ["text", "hardbreak", "text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "widgets"),
+    [
+        ("one\n\ntwo\n", 3),
+        ("```\n" + "code\n" * 500 + "```\n", 1),
+        ("| a | b |\n" * 10, 10),
+        ("| " + " | ".join("x" * 40) + " |\n", 20),
+        ("```\n| a | b | c | d | e |\n~~~\n", 1),
+    ],
+)
+def test_the_weight_of_a_text_is_about_the_widgets_it_takes(text: str, widgets: int) -> None:
+    assert weight(text) == widgets

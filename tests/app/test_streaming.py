@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Region
+from textual.widget import Widget
 from textual.widgets import Markdown
+from textual.widgets.markdown import MarkdownFence
 
 from app.conversation import Conversation, TurnStatus
-from app.widgets.stream_tail import StreamTail
+from app.widgets.stream_tail import LAYOUT_S, StreamTail
 from app.widgets.turn import TurnView
 from tests.app.driving import Driver, running
 from tests.app.test_markdown import BLOCKS
@@ -35,14 +40,48 @@ async def test_streamed_equals_opened(home: Path, text: str, piece: int) -> None
         assert _drawn(streamed) == _drawn(view)
 
 
-async def test_an_open_list_is_plain_text_and_bounded(home: Path) -> None:
-    async with running(size=(100, 30)) as driver:
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("".join(f"- item {number}\n" for number in range(500)), 500),
+        ("```py\n" + "".join(f"x = {number}\n" for number in range(500)), 500),
+        ("word " * 20_000, 1000),
+        ("x" * 50_000, 500),
+        ("文" * 50_000, 1000),
+    ],
+    ids=["list", "code", "words", "letters", "chinese"],
+)
+async def test_all_of_an_open_block_is_shown_by_a_few_widgets(home: Path, text: str, lines: int) -> None:
+    async with running(size=(110, 30)) as driver:
         view = await _mount(driver)
-        view.turn.text = "".join(f"- item {number}\n" for number in range(500))
+        for start in range(0, len(text), 777):
+            view.turn.text += text[start : start + 777]
+            view.grow("")
+        await asyncio.sleep(LAYOUT_S)
         view.grow("")
         await driver.settled()
         assert len(view.query_one(Markdown).children) == 0
-        assert view.query_one(StreamTail).size.height <= 42
+        tail = view.query_one(StreamTail)
+        assert tail.size.height >= lines
+        assert "".join(_visible(tail).replace("▌", "").split()) == "".join(text.removeprefix("```py").split())
+        assert len(tail.children) < 30
+        assert tail.children[-1].size.height < 200
+
+
+async def test_a_long_reply_hides_nothing_while_it_grows(home: Path) -> None:
+    paragraphs = [f"Paragraph {number}." for number in range(300)]
+    async with running(size=(100, 30)) as driver:
+        view = await _mount(driver)
+        for paragraph in paragraphs:
+            view.turn.text += paragraph + "\n\n"
+            view.grow("")
+            await driver.pilot._wait_for_screen()
+        await asyncio.sleep(LAYOUT_S)
+        view.grow("")
+        await driver.settled()
+        words = [line.strip(" ▌") for line in _visible(view).splitlines()]
+        assert [word for word in words if word.startswith("Paragraph")] == paragraphs
+        assert len(view.query("*")) < 200
 
 
 @pytest.mark.parametrize("line", ["- item {}\n", "| {} | b |\n", "Paragraph {}.\n\n"])
@@ -56,6 +95,27 @@ async def test_a_very_long_reply_ends_as_a_few_widgets_streamed_or_opened(home: 
             await driver.until(lambda view=view: view.query(".-folded"), "folded")
             assert len(view.query("*")) == 3
         assert [c.size for c in streamed.children] == [c.size for c in opened.children]
+
+
+async def test_code_is_coloured_once_and_very_long_code_never(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coloured: list[int] = []
+    highlight = MarkdownFence.highlight
+
+    def count(code: str, *arguments: Any) -> Content:
+        coloured.append(code.count("\n"))
+        return highlight(code, *arguments)
+
+    monkeypatch.setattr(MarkdownFence, "highlight", count)
+    async with running(size=(100, 30)) as driver:
+        view = await _stream(
+            driver, "```py\n" + "x = 1\n" * 30 + "```\n\n```py\n" + "y = 2\n" * 1200 + "```\n", 500
+        )
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.settled()
+        assert coloured == [29]
+        assert _visible(view).count("y = 2") == 1200
 
 
 async def test_control_characters_of_a_reply_are_shown_not_sent(home: Path) -> None:
@@ -85,6 +145,13 @@ async def _stream(driver: Driver, text: str, piece: int) -> TurnView:
     view.end()
     await driver.settled()
     return view
+
+
+def _visible(view: Widget) -> str:
+    """Return the lines of all widgets of `view` that hold text, in order."""
+    leaves = [widget for widget in view.query("*") if not widget.children]
+    strips = [strip for leaf in leaves for strip in leaf.render_lines(Region(0, 0, *leaf.outer_size))]
+    return "\n".join(strip.text for strip in strips)
 
 
 def _drawn(view: TurnView) -> list[tuple[str, tuple[int, int], str]]:
