@@ -8,10 +8,14 @@ left is the open tail. Knows the grammar, not the widgets.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+
+from app.sanitize import sanitize
 
 _FENCE: Final = re.compile(r"(?P<mark>`{3,}(?=[^`]*$)|~{3,})")
 _HEADING: Final = re.compile(r"#{1,6}(\s|$)")
@@ -23,11 +27,16 @@ _MAX_CHECKED: Final = 64_000
 """Characters: an open tail longer than this is not parsed again, so that one huge block costs no more."""
 
 
-def make_parser() -> MarkdownIt:
-    """Return the parser of replies: GitHub's Markdown, HTML shown as text, line breaks kept."""
-    parser = MarkdownIt("gfm-like", {"html": False})
+def make_parser(*, find_links: bool = True) -> MarkdownIt:
+    """Return the parser of replies: GitHub's Markdown, HTML shown as text, line breaks kept.
+
+    `find_links` makes links of bare addresses. What the parser hands out is clean, whatever it decoded.
+    """
+    parser = MarkdownIt("gfm-like", {"html": False, "linkify": find_links})
     # Models break lines on purpose (verse, addresses); Markdown would join them.
     parser.core.ruler.after("inline", "keep_line_breaks", _keep_line_breaks)
+    # The text was clean, but `&#x202e;` and `http://a/%1b]52` in it are decoded.
+    parser.core.ruler.push("clean", lambda state: _clean(state.tokens))
     return parser
 
 
@@ -58,6 +67,12 @@ def _keep_line_breaks(state: StateCore) -> None:
         for child in token.children or ():
             if child.type == "softbreak":
                 child.type = "hardbreak"
+
+
+def _clean(tokens: Sequence[Token]) -> None:
+    for token in tokens:
+        token.content, token.info = sanitize(token.content), sanitize(token.info)
+        _clean(token.children or ())
 
 
 class Splitter:

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.conversation import Turn, TurnStatus
-from app.markdown import Splitter, redefines, weight
+from app.markdown import Splitter, make_parser, redefines, weight
 from app.sanitize import sanitize, sanitize_line
 from app.widgets.reply_markdown import ReplyMarkdown
 from app.widgets.stream_tail import StreamTail
@@ -133,7 +133,10 @@ class TurnView(Vertical):
         from rich.markdown import Markdown  # not before the first frame
 
         code_theme = "ansi_dark" if self.app.current_theme.dark else "ansi_light"
-        return Markdown(sanitize(text), code_theme=code_theme, hyperlinks=False)
+        fold = Markdown("", code_theme=code_theme, hyperlinks=False)
+        # Parsed as in the other form. Not the links of bare addresses: they would be shown twice.
+        fold.parsed = make_parser(find_links=False).parse(sanitize(text))
+        return fold
 
     def _draw(self) -> None:
         """Show the new text: closed blocks by an append, which takes a while, and the tail at once."""

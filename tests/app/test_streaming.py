@@ -15,6 +15,7 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownFence
 
 from app.conversation import Conversation, TurnStatus
+from app.sanitize import sanitize
 from app.widgets.stream_tail import LAYOUT_S, StreamTail
 from app.widgets.turn import TurnView
 from tests.app.driving import Driver, running
@@ -126,6 +127,34 @@ async def test_control_characters_of_a_reply_are_shown_not_sent(home: Path) -> N
         assert "\ufffd2J" in text
         assert "[b]x[/b]" in text
         assert streamed.turn.text.startswith("a\x1b")
+
+
+@pytest.mark.parametrize("folded", [False, True])
+async def test_what_markdown_decodes_is_clean_as_well(home: Path, folded: bool) -> None:
+    text = (
+        "http://e.org/%1b%5d52;c;aGk=%07 <http://e.org/%c2%9b2J> www.e.org/%e2%80%ae\n\n"
+        "&#27;[2J &#x9b;2J &#x202e;txet &#7;\n\n![&#x202e;alt](x.png) [&#x202e;a](http://b/%1b)\n\n"
+        "# http://e.org/%1b[2J\n\n- http://e.org/%1b[2J\n\n> http://e.org/%1b[2J\n\n"
+        "| http://e.org/%1b[2J | <http://e.org/%1b> |\n|---|---|\n| http://e.org/%1b[2J | &#x202e; |\n"
+    )
+    async with running(size=(100, 40)) as driver:
+        view = TurnView(Conversation().add("assistant", text), folded=folded)
+        await driver.chat.query_one("#main", Vertical).mount(view)
+        await driver.settled()
+        shown = _visible(view)
+        assert "e.org" in shown
+        assert "txet" in shown
+        assert sanitize(shown) == shown
+
+
+async def test_a_folded_reply_keeps_its_line_breaks(home: Path) -> None:
+    async with running(size=(100, 30)) as driver:
+        view = TurnView(Conversation().add("assistant", "roses are red\nviolets are blue"), folded=True)
+        await driver.chat.query_one("#main", Vertical).mount(view)
+        await driver.settled()
+        lines = [line.strip() for line in _visible(view).splitlines()]
+        assert "roses are red" in lines
+        assert "violets are blue" in lines
 
 
 async def _mount(driver: Driver) -> TurnView:
