@@ -1,18 +1,20 @@
-"""What a terminal sends, made into events: Textual's driver with two corrections.
+"""What a terminal sends, made into events: Textual's driver with three corrections.
 
-Textual's own ends the program at the first byte that is not UTF-8 (a key of a terminal in another encoding),
-and takes control characters inside a paste for keys: a coloured log would send a message half way, or quit.
-Knows bytes and Textual's parser, none of our widgets.
+Textual's own ends the program at the first byte that is not UTF-8 (a key of a terminal in another encoding);
+it takes control characters inside a paste for keys: a coloured log would send a message half way, or quit;
+and it draws on standard error, which may go to a file. Knows bytes and Textual's parser, none of our widgets.
 """
 
 from __future__ import annotations
 
 import os
 import selectors
+import sys
 from codecs import getincrementaldecoder
 from typing import Final
 
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 from app.sanitize import sanitize
@@ -21,7 +23,19 @@ _WAIT_S: Final = 0.1
 
 
 class TerminalDriver(LinuxDriver):
-    """Reads any bytes; all else is Textual's."""
+    """Reads any bytes and draws on standard output; all else is Textual's."""
+
+    def __init__(
+        self,
+        app: App[object],
+        *,
+        debug: bool = False,
+        mouse: bool = True,
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Take what Textual gives to every driver."""
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._file = sys.__stdout__
 
     def run_input_thread(self) -> None:
         """Read until the driver is told to stop."""

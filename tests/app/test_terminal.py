@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,17 +50,20 @@ raise SystemExit(application.main(LoadOptions(Path("/m/" + EVIL + ".gguf"))))
 class Terminal:
     """A child process with a terminal of its own, and everything it has written."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, errors: Path | None = None) -> None:
         self.written = b""
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(REPO)}
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(self.slave)
+        files: list[Any] = [(os.POSIX_SPAWN_DUP2, self.slave, number) for number in (0, 1, 2)]
+        if errors is not None:
+            files.append((os.POSIX_SPAWN_OPEN, 2, str(errors), os.O_WRONLY | os.O_CREAT, 0o600))
         self.child = os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", START],
             environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, self.slave, number) for number in (0, 1, 2)],
+            file_actions=files,
             setsid=True,
         )
 
@@ -135,6 +139,17 @@ def test_no_byte_of_foreign_text_commands_the_terminal(terminal: Terminal, home:
     assert "␛]0;owned".encode() in terminal.written
     _assert_restored(terminal)
     assert _texts(home)[1].startswith(EVIL), "the store keeps what was generated, byte for byte"
+
+
+def test_standard_error_may_go_to_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    terminal = Terminal(home, errors=home / "errors")
+    terminal.wait_for(b"ready")
+    terminal.type("\x11")
+    assert terminal.wait_for_end() == 0
+    _assert_restored(terminal)
+    terminal.close()
+    assert (home / "errors").read_bytes() == b""
 
 
 def test_any_byte_may_be_typed_and_any_text_pasted(terminal: Terminal, home: Path) -> None:
