@@ -115,6 +115,8 @@ class ChatScreen(Screen[None]):
         search = self.query_one("#search", Input)
         if search.value:
             search.clear()
+        if not self.has_class("-wide"):  # there the conversations lie over the message box
+            self._set_chats(False)
         self.query_one(Prompt).focus()
 
     def toggle_chats(self) -> None:

@@ -305,6 +305,16 @@ async def test_wide_characters_keep_the_columns(home: Path) -> None:
         assert "中文和 emoji 👩‍👩‍👧 🇨🇳 完" in driver.screen_text()
 
 
+async def test_escape_takes_the_drawer_away_from_over_the_message_box(home: Path) -> None:
+    async with running(size=(80, 24)) as driver:
+        await driver.ready()
+        await driver.pilot.press("f2")
+        await driver.until(lambda: driver.chat.query_one(Sidebar).display, "the drawer")
+        await driver.pilot.press("escape", "h", "i")
+        await driver.until(lambda: driver.prompt.text == "hi", "typing goes on")
+        assert not driver.chat.query_one(Sidebar).display
+
+
 async def test_going_to_the_list_begins_at_the_open_conversation(home: Path) -> None:
     async with running() as driver:
         await driver.ready()
