@@ -311,8 +311,10 @@ class ChatScreen(Screen[None]):
         self.query_one(StatusBar).show(self.bridge.snapshot, live, self._conversation.context_used)
 
     def _set_chats(self, shown: bool) -> None:
-        self.set_class(shown, "-chats-shown")
-        self.set_class(not shown, "-chats-hidden")
+        # Each class holds for the width it was set at: another width begins with its own default.
+        wide = self.has_class("-wide")
+        self.set_class(shown and not wide, "-chats-shown")
+        self.set_class(wide and not shown, "-chats-hidden")
         if not shown:
             self.query_one(Prompt).focus()
 

@@ -313,6 +313,11 @@ async def test_escape_takes_the_drawer_away_from_over_the_message_box(home: Path
         await driver.pilot.press("escape", "h", "i")
         await driver.until(lambda: driver.prompt.text == "hi", "typing goes on")
         assert not driver.chat.query_one(Sidebar).display
+        await driver.pilot.resize_terminal(120, 40)
+        await driver.until(lambda: driver.chat.query_one(Sidebar).display, "a wide screen has room")
+        await driver.pilot.press("f2", "escape")
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.until(lambda: not driver.chat.query_one(Sidebar).display, "a narrow one has not")
 
 
 async def test_going_to_the_list_begins_at_the_open_conversation(home: Path) -> None:
