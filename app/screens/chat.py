@@ -105,8 +105,8 @@ class ChatScreen(Screen[None]):
 
     async def new_chat(self) -> None:
         """Begin a new conversation."""
+        self.set_focus(self.query_one(Prompt))  # at once: the next key is meant for it
         await self._show(Conversation())
-        self.query_one(Prompt).focus()
 
     def stop(self) -> None:
         """Stop the reply; when there is none take a notice away; in any case go back to the message box."""
@@ -219,6 +219,8 @@ class ChatScreen(Screen[None]):
 
     @on(ConversationList.Opened)
     async def _open(self, event: ConversationList.Opened) -> None:
+        self.set_focus(self.query_one(Prompt))
+        before = self._conversation
         conversation = self._opened.get(event.conversation_id)
         if conversation is None:
             info = self._infos[event.conversation_id]
@@ -228,10 +230,10 @@ class ChatScreen(Screen[None]):
                 self.notice("error", f"this conversation cannot be read: {error}")
                 return
             self._opened[conversation.id] = conversation
-        await self._show(conversation)
         if not self.has_class("-wide"):
             self._set_chats(False)
-        self.query_one(Prompt).focus()
+        if self._conversation is before:  # else a new one was begun while this one was read
+            await self._show(conversation)
 
     @on(Input.Changed, "#search")
     async def _search(self, event: Input.Changed) -> None:

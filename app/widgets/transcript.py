@@ -7,6 +7,7 @@ to them. Knows turns and scrolling, not the engine.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from textual.app import ComposeResult
@@ -38,6 +39,8 @@ class Transcript(VerticalScroll, can_focus=True):
         self._first = 0
         """Index of the first turn that is mounted."""
         self._loading = False
+        self._changing = asyncio.Lock()
+        """One change at a time: a message may be sent while another conversation is being taken away."""
 
     def compose(self) -> ComposeResult:
         """Build the line above the first turn."""
@@ -49,23 +52,30 @@ class Transcript(VerticalScroll, can_focus=True):
         self.anchor()
 
     async def show(self, conversation: Conversation) -> None:
-        """Show `conversation` from its newest turn."""
+        """Show `conversation` from its newest turn, unless another one is asked for before its turn comes."""
         self._conversation = conversation
-        turns = conversation.turns
-        self._first = max(0, len(turns) - PAGE)
-        views = [self._view(index) for index in range(self._first, len(turns))]
-        async with self.batch():
-            await self.remove_children(TurnView)
-            await self.mount_all(views)
-        self._show_marker()
-        self.anchor()
+        async with self._changing:
+            if self._conversation is not conversation:
+                return
+            turns = conversation.turns
+            self._first = max(0, len(turns) - PAGE)
+            views = [self._view(index) for index in range(self._first, len(turns))]
+            async with self.batch():
+                await self.remove_children(TurnView)
+                await self.mount_all(views)
+            self._show_marker()
+            self.anchor()
 
     async def add(self, *turns: Turn) -> None:
         """Show turns that the conversation has just got, and follow them."""
-        self.anchor()
-        await self.mount_all([TurnView(turn) for turn in turns])
-        self._show_marker()
-        await self._bound()
+        async with self._changing:
+            ours = [turn for turn in turns if turn in self._conversation.turns and self.view(turn) is None]
+            if not ours:
+                return
+            self.anchor()
+            await self.mount_all([TurnView(turn) for turn in ours])
+            self._show_marker()
+            await self._bound()
 
     def view(self, turn: Turn) -> TurnView | None:
         """Return the widget that shows `turn`, if it is mounted."""
@@ -84,12 +94,13 @@ class Transcript(VerticalScroll, can_focus=True):
             self.call_later(self._show_earlier)
 
     async def _show_earlier(self) -> None:
-        height = self.virtual_size.height
-        first = max(0, self._first - PAGE)
-        views = [self._view(index) for index in range(first, self._first)]
-        self._first = first
-        await self.mount_all(views, after="#earlier")
-        self._show_marker()
+        async with self._changing:
+            height = self.virtual_size.height
+            first = max(0, self._first - PAGE)
+            views = [self._view(index) for index in range(first, self._first)]
+            self._first = first
+            await self.mount_all(views, after="#earlier")
+            self._show_marker()
 
         def keep_place() -> None:
             self.scroll_to(y=self.virtual_size.height - height, animate=False)

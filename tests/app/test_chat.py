@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 from textual.widgets import Markdown, OptionList
 
 import app.store.store as store_module
-from app.conversation import TurnStatus
+from app.conversation import Conversation, TurnStatus
 from app.store import Store
 from app.widgets.conversation_list import ConversationList
 from app.widgets.prompt import Prompt
 from app.widgets.sidebar import Sidebar
 from app.widgets.status import NoticeBar
+from app.widgets.transcript import Transcript
 from tests.app.driving import running
 from tests.fakes import Script
 
@@ -318,6 +320,43 @@ async def test_escape_takes_the_drawer_away_from_over_the_message_box(home: Path
         await driver.pilot.press("f2", "escape")
         await driver.pilot.resize_terminal(80, 24)
         await driver.until(lambda: not driver.chat.query_one(Sidebar).display, "a narrow one has not")
+
+
+async def test_a_message_sent_while_another_conversation_is_taken_away_is_shown(home: Path) -> None:
+    async with running() as driver:
+        await driver.ready()
+        await driver.say("first")
+        await driver.answered()
+        async with driver.chat.query_one(Transcript).lock:  # a layout, say, that takes its time
+            begun = asyncio.create_task(driver.chat.new_chat())
+            await asyncio.sleep(0)
+            driver.prompt.post_message(Prompt.Submitted("hello"))
+            await asyncio.sleep(0.1)
+        await begun
+        await driver.answered()
+        assert [view.turn.text for view in driver.turns] == ["hello", "Hello from the script."]
+
+
+async def test_keys_after_a_new_conversation_was_asked_for_go_to_its_message(home: Path) -> None:
+    async with running() as driver:
+        await driver.ready()
+        driver.chat.query_one(ConversationList).focus()
+        await driver.settled()
+        begun = asyncio.create_task(driver.chat.new_chat())
+        await asyncio.sleep(0)
+        assert driver.app.focused is driver.prompt
+        await begun
+
+
+async def test_the_conversation_chosen_last_is_shown(home: Path) -> None:
+    async with running() as driver:
+        await driver.ready()
+        shown = [Conversation(title=str(number)) for number in range(5)]
+        for conversation in shown:
+            conversation.add("user", conversation.title)
+        await asyncio.gather(*map(driver.chat._show, shown))
+        await driver.settled()
+        assert [view.turn.text for view in driver.turns] == ["4"]
 
 
 async def test_going_to_the_list_begins_at_the_open_conversation(home: Path) -> None:
