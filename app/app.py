@@ -146,6 +146,11 @@ class TiercelApp(App[int]):
 
     # -- actions
 
+    @property
+    def _in_dialog(self) -> bool:
+        """Whether a dialog is open: a key pressed twice opens one only."""
+        return len(self.screen_stack) > 1
+
     def action_stop(self) -> None:
         """Stop the reply."""
         self._chat.stop()
@@ -158,7 +163,15 @@ class TiercelApp(App[int]):
         """Show the keys."""
         from app.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen())
+        if not self._in_dialog:
+            self.push_screen(HelpScreen())
+
+    def action_command_palette(self) -> None:
+        """Show all commands."""
+        from app.screens.dialog import Palette
+
+        if not self._in_dialog:
+            self.push_screen(Palette(id="--command-palette"))
 
     def action_chats(self) -> None:
         """Show or hide the conversations."""
@@ -169,6 +182,8 @@ class TiercelApp(App[int]):
         # Imported when it is wanted: what it needs to fetch a model is not needed for the first paint.
         from app.screens.models import ModelsScreen
 
+        if self._in_dialog:
+            return
         settings = self._settings.values
         model = self._chat.bridge.snapshot.model
 

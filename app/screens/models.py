@@ -14,7 +14,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -22,12 +21,22 @@ from app.background import in_thread
 from app.fetch import STARTER, Fetch
 from app.models import FoundModel, discover
 from app.sanitize import sanitize_line
+from app.screens.dialog import Dialog
 from app.widgets.meters import bar, size
+from app.widgets.option_list import SteadyOptionList
 
 _KEYS = "Enter load · p fetch the starter model · r look again · Esc back"
 
 
-class ModelsScreen(ModalScreen[Path | None]):
+class _ModelOption(Option):
+    """One model of the list."""
+
+    def __init__(self, description: Content, path: Path) -> None:
+        super().__init__(description)
+        self.path = path
+
+
+class ModelsScreen(Dialog[Path | None]):
     """Closes with the chosen file, or None."""
 
     CSS_PATH = "models.tcss"
@@ -42,14 +51,13 @@ class ModelsScreen(ModalScreen[Path | None]):
         super().__init__()
         self._folders = folders
         self._loaded = loaded
-        self._found: list[FoundModel] = []
         self._fetch: Fetch | None = None
 
     def compose(self) -> ComposeResult:
         """Build the panel."""
         with Vertical(id="models-panel") as panel:
             panel.border_title = "Models"
-            yield OptionList(id="models-list", markup=False)
+            yield SteadyOptionList(id="models-list", markup=False)
             yield Static("looking for models…", id="models-message")
             yield Static(Content(_KEYS), id="models-keys")
 
@@ -82,15 +90,16 @@ class ModelsScreen(ModalScreen[Path | None]):
 
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._found[event.option_index].path)
+        if isinstance(event.option, _ModelOption):
+            self.dismiss(event.option.path)
 
     async def _look(self) -> None:
-        self._found = await in_thread(lambda: discover(self._folders))
+        found = await in_thread(lambda: discover(self._folders))
         models = self.query_one("#models-list", OptionList)
-        models.set_options([Option(self._describe(model)) for model in self._found])
-        models.display = bool(self._found)
-        if self._found:
-            paths = [model.path for model in self._found]
+        models.set_options([_ModelOption(self._describe(model), model.path) for model in found])
+        models.display = bool(found)
+        if found:
+            paths = [model.path for model in found]
             models.highlighted = paths.index(self._loaded) if self._loaded in paths else 0
             models.focus()
             self._say(Content(""))

@@ -12,9 +12,10 @@ from textual.widgets.option_list import Option
 
 from app.sanitize import sanitize_line
 from app.store import ConversationInfo, SearchHit
+from app.widgets.option_list import SteadyOptionList
 
 
-class ConversationList(OptionList):
+class ConversationList(SteadyOptionList):
     """Shows conversations; Enter or a click opens one."""
 
     class Opened(Message):
