@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -34,13 +35,23 @@ def settings_file() -> Path:
 
 
 def state_dir() -> Path:
-    """Folder of what may be lost without harm: logs, drafts of the window, measured rates."""
+    """Folder of what may be lost without harm: logs, drafts of the window."""
     return _place("state", platformdirs.user_state_dir)
 
 
 def log_dir() -> Path:
     """Folder of log files."""
     return state_dir() / "log"
+
+
+def rates_file() -> Path | None:
+    """How fast this machine was measured to be, in JSON; None for an account without a home folder.
+
+    Measured again where it is gone.
+    """
+    with suppress(EngineError):
+        return _place("cache", platformdirs.user_cache_dir) / "rates.json"
+    return None
 
 
 def models_dir() -> Path:

@@ -13,6 +13,7 @@ from engine.cancel import CancelToken
 from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
 from engine.engine import Engine
 from engine.errors import (
+    BudgetError,
     CancelledError,
     ContextError,
     EngineError,
@@ -34,14 +35,18 @@ from engine.events import (
     Reply,
     ReplyStatus,
 )
+from engine.tiers.budget import Budget, parse_budget
 
 if TYPE_CHECKING:
-    from engine.benchmark import Speed, measure_speed
+    from engine.benchmark import Cell, Report, measure_speed, training_context
+    from engine.benchmark_kernels import KernelCell, measure_kernel
     from engine.chat_template import ChatTemplate, open_template
     from engine.evaluate import Comparison, Perplexity
     from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
     from engine.scoring import score_against_reference, score_text
+    from engine.tiers.probe import MachineRates, measure_machine
     from engine.tokenizer import Tokenizer, load_tokenizer
+    from kernels.quant_types import QuantType
 
 _ON_FIRST_USE = {
     "ChatTemplate": "engine.chat_template",
@@ -52,12 +57,19 @@ _ON_FIRST_USE = {
     "load_tokenizer": "engine.tokenizer",
     "open_gguf": "engine.gguf",
     "open_template": "engine.chat_template",
-    "Speed": "engine.benchmark",
+    "MachineRates": "engine.tiers.probe",
+    "Cell": "engine.benchmark",
+    "KernelCell": "engine.benchmark_kernels",
+    "QuantType": "kernels.quant_types",
+    "Report": "engine.benchmark",
     "Comparison": "engine.evaluate",
     "Perplexity": "engine.evaluate",
+    "measure_machine": "engine.tiers.probe",
+    "measure_kernel": "engine.benchmark_kernels",
     "measure_speed": "engine.benchmark",
     "score_against_reference": "engine.scoring",
     "score_text": "engine.scoring",
+    "training_context": "engine.benchmark",
 }
 
 
@@ -69,8 +81,11 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "Budget",
+    "BudgetError",
     "CancelToken",
     "CancelledError",
+    "Cell",
     "ChatTemplate",
     "Comparison",
     "ContextError",
@@ -83,29 +98,36 @@ __all__ = [
     "GGUFFile",
     "GenerationStats",
     "InputFileError",
+    "KernelCell",
     "KernelError",
     "LazyArray",
     "LoadOptions",
+    "MachineRates",
     "Message",
     "ModelInfo",
     "ModelNotFoundError",
     "Perplexity",
     "Precision",
+    "QuantType",
     "ReferenceFileError",
     "Reply",
     "ReplyStatus",
+    "Report",
     "Request",
     "SamplingParams",
-    "Speed",
     "TemplateError",
     "TensorInfo",
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",
     "load_tokenizer",
+    "measure_kernel",
+    "measure_machine",
     "measure_speed",
     "open_gguf",
     "open_template",
+    "parse_budget",
     "score_against_reference",
     "score_text",
+    "training_context",
 ]

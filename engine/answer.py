@@ -18,7 +18,8 @@ from engine.loading import LoadedModel
 from engine.prompt import PromptEncoder
 from engine.sampler import Sampler
 from engine.stops import StopStrings
-from engine.tokenizer import Detokenizer, Tokenizer
+from engine.tiers.streamer import StreamStats
+from engine.tokenizer import Detokenizer
 
 _RAW = "\0"
 """Begins the remembered text of a raw prompt: the same characters in a conversation can be other ids."""
@@ -46,7 +47,7 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
     sampler = Sampler(request.sampling)
     n_cached = session.rewind(prompt.ids)
     counted = GenerationStats(prompt_tokens=len(prompt.ids), cached_tokens=n_cached, seed=sampler.seed)
-    writer = _Writer(reply, loaded.tokenizer, asked_at, counted, on_step)
+    writer = _Writer(reply, loaded, asked_at, counted, on_step)
     token_ids = generate(
         loaded.model,
         session,
@@ -75,14 +76,16 @@ class _Writer:
     def __init__(
         self,
         reply: Reply,
-        tokenizer: Tokenizer,
+        loaded: LoadedModel,
         asked_at: float,
         stats: GenerationStats,
         on_step: Callable[[], None],
     ) -> None:
         """Begin with the counts in `stats`, times from now on."""
         self._reply = reply
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(loaded.tokenizer)
+        self._tiers = loaded.backend.tiers
+        self._read_before = self._reads()
         self._stops = StopStrings(reply.request.stop)
         self._asked_at = asked_at
         self._began_at = perf_counter()
@@ -118,6 +121,7 @@ class _Writer:
 
     def finish(self, reason: FinishReason) -> None:
         """Write what was held back, and end the reply."""
+        self._count_reads()
         text = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         if text:
             self._reply.append(text, [], self._stats)
@@ -130,6 +134,18 @@ class _Writer:
             stats = replace(stats, ttft_s=now - self._asked_at, prefill_s=now - self._began_at)
         decode_s = now - self._began_at - stats.prefill_s
         self._stats = replace(stats, completion_tokens=stats.completion_tokens + 1, decode_s=decode_s)
+        self._count_reads()
+
+    def _reads(self) -> StreamStats:
+        return StreamStats() if self._tiers is None else self._tiers.stats
+
+    def _count_reads(self) -> None:
+        now, before = self._reads(), self._read_before
+        self._stats = replace(
+            self._stats,
+            nvme_read_bytes=now.read_bytes - before.read_bytes,
+            stall_s=now.stall_s - before.stall_s,
+        )
 
 
 def _encode(loaded: LoadedModel, request: Request) -> Prompt:

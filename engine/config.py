@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engine.tiers.budget import Budget
+
 
 class Precision(StrEnum):
     """How activations and the KV cache are held while the model runs."""
@@ -33,6 +35,10 @@ class LoadOptions:
     """Arithmetic of activations and KV."""
     chunk: int = 512
     """Prompt tokens per prefill step."""
+    ram_budget: Budget | None = None
+    """Memory for the whole model; None takes `engine.tiers.budget.DEFAULT`."""
+    rates_file: Path | None = None
+    """Where measured rates are kept between loads; None measures them each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from engine.cancel import CancelToken
 from engine.config import LoadOptions, Request
 from engine.errors import CancelledError, ContextError, EngineError
-from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply
+from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply, TierSnapshot
 
 if TYPE_CHECKING:
     from engine.loading import LoadedModel
@@ -149,7 +149,7 @@ class Engine:
         try:
             from engine.loading import load_model
 
-            loaded = load_model(command.options, self._show_progress, command.cancel)
+            loaded = load_model(command.options, self._show_progress, command.cancel, self._show_tiers)
         except CancelledError:
             self._publish(state=EngineState.EMPTY, load_stage="", load_progress=0.0)
             return
@@ -172,6 +172,9 @@ class Engine:
 
     def _show_progress(self, stage: str, progress: float) -> None:
         self._publish(load_stage=stage, load_progress=progress)
+
+    def _show_tiers(self, tiers: TierSnapshot) -> None:
+        self._publish(tiers=tiers)
 
     def _answer(self, command: _Ask) -> None:
         reply = command.reply
@@ -199,7 +202,9 @@ class Engine:
             self._loaded.close()
             self._loaded = None
         self._error = _NOTHING_LOADED
-        self._publish(model=None, backend="", backend_reason="", threads=0, context_used=0, notices=())
+        self._publish(
+            model=None, backend="", backend_reason="", threads=0, context_used=0, tiers=None, notices=()
+        )
 
 
 def _told(error: Exception) -> EngineError:

@@ -7,6 +7,8 @@
     ├── TokenizerError           the vocabulary in the file cannot be used
     ├── TemplateError            the chat template is broken or refuses this conversation
     ├── ContextError             the prompt does not fit the context, or the context does not fit memory
+    ├── BudgetError              the memory granted is too little even for weights read from disk
+    ├── StreamError              weights could not be read from the disk while the model ran
     ├── KernelError              the native kernels are missing or refused their input
     ├── ReferenceFileError       a reference file for `perplexity` is unusable
     ├── InputFileError           another file that was named cannot be read, or holds something else
@@ -44,6 +46,14 @@ class TemplateError(EngineError):
 
 class ContextError(EngineError):
     """A prompt longer than the context, or a context larger than the memory that is free."""
+
+
+class BudgetError(EngineError):
+    """The memory granted to the weights is too little even when they are read from disk for every pass."""
+
+
+class StreamError(EngineError):
+    """Weights could not be read from the disk while the model ran; names file, position and reason."""
 
 
 class KernelError(EngineError):

@@ -221,7 +221,7 @@ def _next_logprobs(
     for start in range(0, len(ids), chunk):
         hidden = model.hidden(ids[start : start + chunk], start, kv, cancel)
         for row in range(max(0, first - start), len(hidden), _ROWS_AT_ONCE):
-            logits = model.logits(hidden[row : row + _ROWS_AT_ONCE]).astype(np.float64)
+            logits = model.logits(hidden[row : row + _ROWS_AT_ONCE], cancel).astype(np.float64)
             logits -= logits.max(axis=1, keepdims=True)
             logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
             yield start + row, logits

@@ -58,6 +58,10 @@ class GenerationStats:
     """From `Engine.ask`, or the end of loading if that was later, to the first id; 0 before it."""
     seed: int = 0
     """The seed that was used."""
+    nvme_read_bytes: int = 0
+    """Bytes of weights read from disk."""
+    stall_s: float = 0.0
+    """Time during which computing waited for the disk."""
 
     @property
     def prefill_tok_s(self) -> float:
@@ -176,6 +180,74 @@ class ModelInfo:
     """Where the chat template comes from, or why there is none."""
 
 
+class Tier(StrEnum):
+    """Where a weight block is."""
+
+    RAM = "ram"
+    NVME = "nvme"
+    """In the file, read for every pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """One weight block, for the map."""
+
+    name: str
+    """For people, such as 'blk.3 attention'."""
+    kind: str
+    """attention, feed_forward, embedding or head."""
+    layer: int | None
+    n_bytes: int
+    quantisation: str
+    """The quant type that holds most of its bytes."""
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class TierEvent:
+    """Something that moved or changed, with its reason."""
+
+    at: float
+    """Seconds since the epoch."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierSnapshot:
+    """Where the weights of the loaded model are and what moves; bytes per second, seconds."""
+
+    blocks: tuple[BlockPlace, ...]
+    """In the order in which a pass uses them."""
+    ram_bytes: int
+    """Memory of the blocks that stay."""
+    ring_bytes: int
+    """Memory of the staging ring."""
+    budget_bytes: int
+    """For weights and ring together."""
+    pass_read_bytes: int
+    """Read from disk for every pass."""
+    read_bytes: int
+    """Read from disk so far."""
+    read_s: float
+    """Time during which something was being read."""
+    stall_s: float
+    """Time during which computing waited for the disk."""
+    disk_rate: float | None
+    """Of direct reads, as probed; None when nothing was measured."""
+    predicted_decode_tok_s: float | None
+    """From an empty context; None when nothing was measured."""
+    limited_by: str
+    """What a decode step waits for, in words; empty when nothing was measured."""
+    active: int | None
+    """Index of the streamed block that is being computed."""
+    in_flight: tuple[tuple[int, float], ...]
+    """Blocks on their way into the ring: index and how much is there, 0 to 1."""
+    events: tuple[TierEvent, ...]
+    """The last ones, oldest first."""
+    events_dropped: int
+    """How many older ones are gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The engine's state at one moment; compare `seq` to see whether anything changed."""
@@ -196,6 +268,8 @@ class EngineSnapshot:
     """Tokens in the KV cache."""
     queued: int = 0
     """Replies waiting."""
+    tiers: TierSnapshot | None = None
+    """Where the weights are; None when no model is loaded or NumPy computes."""
     notices: tuple[str, ...] = ()
     """Fallbacks and other things a person should know; never silent."""
     error: str = ""

@@ -36,7 +36,7 @@ def prefill(
         hidden = model.hidden(part, len(session.ids), session.kv, cancel)
         session.ids.extend(part)
         on_progress(start + len(part))
-    logits: Float32Array = model.logits(hidden[-1:])[0]
+    logits: Float32Array = model.logits(hidden[-1:], cancel)[0]
     return logits
 
 
@@ -44,7 +44,7 @@ def decode_step(model: Transformer, session: Session, token_id: int, cancel: Can
     """Run one id -> logits [V] after it."""
     hidden = model.hidden([token_id], len(session.ids), session.kv, cancel)
     session.ids.append(token_id)
-    logits: Float32Array = model.logits(hidden)[0]
+    logits: Float32Array = model.logits(hidden, cancel)[0]
     return logits
 
 

@@ -12,29 +12,34 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend
-from engine.backends.select import select_backend
+from engine.backends.select import open_backend
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
 from engine.errors import CancelledError, ContextError, GGUFError
-from engine.events import ModelInfo
+from engine.events import ModelInfo, TierSnapshot
 from engine.gguf import GGUFFile, open_gguf
 from engine.kv_cache import kv_bytes
-from engine.machine import available_memory
+from engine.machine import available_memory, physical_cores
 from engine.model import Transformer
 from engine.model_config import ModelConfig, read_model_config
 from engine.prompt import PromptEncoder
 from engine.session import Session
+from engine.tiers.budget import DEFAULT, shown_bytes
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
 DEFAULT_CONTEXT = 4096
-_SCRATCH_BYTES = 256 << 20
-"""Activations of a chunk of 512, logits and tokenizer, rounded up."""
+_FIXED_BYTES = 16 << 20
+"""Threads' own memory, RoPE tables and the like, rounded up."""
+_TOKENIZER_BYTES = 1 << 10
+"""For each entry of the vocabulary, measured and rounded up."""
 _CANCEL_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
 """Called with what loading is doing, in words, and how far it is, 0 to 1."""
+OnTiers = Callable[[TierSnapshot], None]
+"""Called when a weight block was read or moved, also while the model runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +66,45 @@ class LoadedModel:
         self.model.backend.close()
 
 
-def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToken) -> LoadedModel:
+def load_model(
+    options: LoadOptions,
+    on_progress: OnProgress,
+    cancel: CancelToken,
+    on_tiers: OnTiers = lambda tiers: None,
+) -> LoadedModel:
     """Open, check and allocate. Raises the engine's errors; CancelledError when told to stop."""
     on_progress("reading the header", 0.0)
     gguf = open_gguf(options.path)
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
     max_context, notices = _choose_context(gguf, config, options)
-    options = replace(options, chunk=min(options.chunk, max_context))
-    memory_notices = _check_memory(gguf, config, options, max_context)
+    options = replace(
+        options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
+    )
+    room, budget_notices = _room_for_weights(gguf, config, options, max_context)
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
-    if not memory_notices:
-        _read_weights(weights, on_progress, cancel)
-    on_progress("building the tokenizer", 0.9)
-    tokenizer = _await(building, cancel)
-    if tokenizer.vocab_size != config.vocab_size:
-        raise GGUFError(
-            f"{gguf.path}: {tokenizer.vocab_size} tokens beside {config.vocab_size} rows of "
-            "token_embd.weight; get another copy of the model"
-        )
-    texts = ["" if i is None else tokenizer.token_text(i) for i in (tokenizer.bos_id, tokenizer.eos_id)]
-    template, origin = find_template(gguf, bos_token=texts[0], eos_token=texts[1])
-    on_progress("preparing the backend", 0.95)
     try:
-        backend, backend_notices = select_backend(weights, config, options)
-        kv = backend.new_kv(max_context)
+        backend, backend_notices = open_backend(weights, config, options, room, on_progress, on_tiers, cancel)
     except MemoryError:
-        raise ContextError(
-            "memory ran out while the model was made ready: close other programs, or use a smaller context "
-            "(-c) or fewer threads (-t)"
-        ) from None
+        raise _memory_ran_out() from None
+    try:
+        on_progress("building the tokenizer", 0.9)
+        tokenizer = _await(building, cancel)
+        if tokenizer.vocab_size != config.vocab_size:
+            raise GGUFError(
+                f"{gguf.path}: {tokenizer.vocab_size} tokens beside {config.vocab_size} rows of "
+                "token_embd.weight; get another copy of the model"
+            )
+        texts = ["" if i is None else tokenizer.token_text(i) for i in (tokenizer.bos_id, tokenizer.eos_id)]
+        template, origin = find_template(gguf, bos_token=texts[0], eos_token=texts[1])
+        kv = backend.new_kv(max_context)
+    except BaseException as error:
+        backend.close()
+        if isinstance(error, MemoryError):
+            raise _memory_ran_out() from None
+        raise
     return LoadedModel(
         info=_describe(gguf, config, weights, max_context, kv.n_bytes, template is not None, origin),
         weights=weights,
@@ -101,7 +113,14 @@ def load_model(options: LoadOptions, on_progress: OnProgress, cancel: CancelToke
         encoder=None if template is None else PromptEncoder(tokenizer, template),
         session=Session(kv),
         chunk=options.chunk,
-        notices=notices + memory_notices + backend_notices,
+        notices=notices + budget_notices + backend_notices,
+    )
+
+
+def _memory_ran_out() -> ContextError:
+    return ContextError(
+        "memory ran out while the model was made ready: close other programs, or use a smaller context "
+        "(-c), fewer threads (-t) or a smaller memory budget (--ram-budget)"
     )
 
 
@@ -119,31 +138,32 @@ def _choose_context(gguf: GGUFFile, config: ModelConfig, options: LoadOptions) -
     return options.context, ()
 
 
-def _check_memory(
+def _room_for_weights(
     gguf: GGUFFile, config: ModelConfig, options: LoadOptions, max_context: int
-) -> tuple[str, ...]:
-    """Refuse a context that does not fit, before anything is allocated.
+) -> tuple[int, tuple[str, ...]]:
+    """Bytes that the budget leaves for weights beside everything else, and what a person should know.
 
-    Weights that do not fit stay mapped: the model still runs, read from disk again and again, with a notice.
+    Refuses a context that does not fit, before anything is allocated.
     """
-    free = available_memory() - _scratch_bytes(config, options.chunk)
-    needed = kv_bytes(config, max_context, options.precision)
-    weights_fit = gguf.n_bytes < free
-    room = free - gguf.n_bytes if weights_fit else free
-    if needed > room:
-        per_token = kv_bytes(config, 1, options.precision)
-        beside = f" beside the model's {gguf.n_bytes / 1e9:.1f} GB" if weights_fit else ""
-        raise ContextError(
-            f"a context of {max_context} tokens needs {needed / 1e9:.1f} GB{beside}, and "
-            f"{max(0, room) / 1e9:.1f} GB of memory are free: use a context of {max(0, room) // per_token} "
-            "or less (-c)"
+    available = available_memory()
+    budget = (options.ram_budget or DEFAULT).resolve(available)
+    notices: tuple[str, ...] = ()
+    if budget > available:
+        notices = (
+            f"the memory budget of {shown_bytes(budget)} is more than the {shown_bytes(available)} that are "
+            "available: the rest of the system will be pushed out of memory",
         )
-    if weights_fit:
-        return ()
-    return (
-        f"the model ({gguf.n_bytes / 1e9:.1f} GB) is larger than the memory that is free "
-        f"({max(0, free) / 1e9:.1f} GB): it is read from disk while it runs, slowly",
-    )
+    scratch = _scratch_bytes(config, options.chunk)
+    needed = kv_bytes(config, max_context, options.precision)
+    free = budget - scratch
+    if needed > free:
+        fits = max(0, free) // kv_bytes(config, 1, options.precision)
+        shorter = f"use a context of {fits} or less (-c), or " if fits else ""
+        raise ContextError(
+            f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} for "
+            f"computing, and the memory budget is {shown_bytes(budget)}: {shorter}give more (--ram-budget)"
+        )
+    return free - needed, notices
 
 
 def _scratch_bytes(config: ModelConfig, chunk: int) -> int:
@@ -152,16 +172,7 @@ def _scratch_bytes(config: ModelConfig, chunk: int) -> int:
     q_size, kv_size = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
     floats = 3 * c.hidden_size + 2 * (q_size + kv_size + c.ffn_size)
     rounded = 2 * max(c.hidden_size, c.ffn_size, q_size)
-    return _SCRATCH_BYTES + max(0, chunk - 512) * (4 * floats + rounded)
-
-
-def _read_weights(weights: ModelWeights, on_progress: OnProgress, cancel: CancelToken) -> None:
-    """Bring the weights to memory, so that no token waits for the disk."""
-    total = sum(weight.data.size for weight in weights.values())
-    for done in weights.move_to_memory():
-        if cancel.cancelled:
-            raise CancelledError("loading was stopped")
-        on_progress("reading the weights", 0.9 * min(1.0, done / total))
+    return _FIXED_BYTES + chunk * (4 * floats + rounded) + c.vocab_size * (_TOKENIZER_BYTES + 2 * 4)
 
 
 def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:

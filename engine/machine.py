@@ -1,4 +1,4 @@
-"""What this machine has for us: memory that is free, and cores.
+"""What this machine has for us: memory, caches and cores.
 
 Reads /proc and cgroup files, and falls back to what POSIX tells. Knows nothing of models.
 """
@@ -32,6 +32,23 @@ def available_memory() -> int:
             cache = re.search(rf"^{cache_key} (\d+)$", _read(_CGROUP / stat_file), re.MULTILINE)
             free = min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
     return max(0, free)
+
+
+def total_memory() -> int:
+    """Bytes of memory of this machine, or the limit of our control group where that is lower."""
+    limits = (_read(_CGROUP / name).strip() for name in ("memory.max", "memory/memory.limit_in_bytes"))
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def cache_bytes() -> int:
+    """Bytes of all level 3 caches, 0 where the system does not tell."""
+    domains = {}
+    for cache in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index3"):
+        size = _read(cache / "size").strip()
+        if size.endswith("K") and size[:-1].isdigit():
+            domains[_read(cache / "shared_cpu_list")] = int(size[:-1]) * 1024
+    return sum(domains.values())
 
 
 def physical_cores() -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.backends.base import Backend, Float32Array, cancel_flag
+from engine.backends.base import Backend, Float32Array
 from engine.cancel import CancelToken
 from engine.errors import KernelError
 from engine.kv_cache import KVCache
@@ -35,12 +35,12 @@ class Transformer:
         Raises CancelledError when it is told to stop; kv from start_pos on is then undefined.
         """
         x = self.backend.embed(np.asarray(token_ids, np.int32))
-        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel_flag(cancel))
+        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel)
         return x
 
-    def logits(self, hidden: Float32Array) -> Float32Array:
+    def logits(self, hidden: Float32Array, cancel: CancelToken) -> Float32Array:
         """Logits of the rows given, [R, D] -> [R, V]; KernelError when they are not numbers."""
-        logits = self.backend.head(hidden)
+        logits = self.backend.head(hidden, cancel)
         if not np.all(np.isfinite(logits.max(axis=1))):
             raise KernelError(
                 "the model computed values that are not numbers; the file may be damaged: fetch it again, or "

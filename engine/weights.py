@@ -1,8 +1,7 @@
 """A model's tensors by their GGUF names, checked once against the config, never expanded.
 
 Knows which tensors a model must have, with which shapes; does not read metadata and does not compute.
-The bytes are in ggml's layout, in the file's mapping or copied to memory. Called by the engine, read by the
-backends.
+The bytes are in ggml's layout, in the file's mapping; `tiers` brings them to memory. Called by the engine.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class ModelWeights(Mapping[str, Weight]):
 
         Bytes are touched only when asked for.
         """
-        self._gguf = gguf
-        self._in_memory: dict[str, npt.NDArray[np.uint8]] = {}
+        self.gguf = gguf
         self._shapes = expected_shapes(config)
         for name, shape in self._shapes.items():
             _check(gguf, name, shape)
@@ -52,32 +50,10 @@ class ModelWeights(Mapping[str, Weight]):
                     "supported here; choose another model"
                 )
 
-    def move_to_memory(self) -> Iterator[int]:
-        """Copy every tensor out of the mapped file, yielding how many bytes are done. Raises MemoryError.
-
-        One region, for which NumPy asks the system for huge pages: with a file's 4 KiB pages one thread
-        decodes a fifth slower (docs/LOG.md). Never more than a step of the file is in memory beside it.
-        """
-        region = np.empty(sum(_aligned(self._gguf.tensors[name].n_bytes) for name in self), np.uint8)
-        at = 0
-        for name in self:
-            source = self._gguf.tensor_bytes(name)
-            own = region[at : at + source.size]
-            for start in range(0, source.size, _COPY_STEP):
-                own[start : start + _COPY_STEP] = source[start : start + _COPY_STEP]
-                self._gguf.release_pages()
-                yield at + min(start + _COPY_STEP, source.size)
-            own.flags.writeable = False
-            self._in_memory[name] = own
-            at += _aligned(source.size)
-
     def __getitem__(self, name: str) -> Weight:
         """The tensor's bytes, shape and type."""
-        info = self._gguf.tensors[name]
-        data = self._in_memory.get(name)
-        if data is None:
-            data = self._gguf.tensor_bytes(name)
-        return Weight(data, self._shapes[name], info.quant_type)
+        quant_type = self.gguf.tensors[name].quant_type
+        return Weight(self.gguf.tensor_bytes(name), self._shapes[name], quant_type)
 
     def __iter__(self) -> Iterator[str]:
         """Names, in the order in which a forward pass uses them."""
@@ -86,14 +62,6 @@ class ModelWeights(Mapping[str, Weight]):
     def __len__(self) -> int:
         """How many tensors the model has."""
         return len(self._shapes)
-
-
-_COPY_STEP = 32 << 20
-
-
-def _aligned(n_bytes: int) -> int:
-    """Rounded up to a cache line."""
-    return -(-n_bytes // 64) * 64
 
 
 _IGNORED = ("rope_freqs.", "v.", "mm.")

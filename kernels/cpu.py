@@ -191,7 +191,8 @@ def kv_arrays(
 class Matrix(NamedTuple):
     """One tensor in ggml's layout; a vector has one row."""
 
-    data: Bytes
+    data: Bytes | None
+    """None for a matrix that is placed later."""
     quant_type: QuantType
     rows: int
     columns: int
@@ -218,7 +219,11 @@ class Sizes:
 
 
 class NativeModel:
-    """A decoder's layers and head, each one native call; keeps the weights' memory alive."""
+    """A decoder's weight blocks and head, each run of them one native call.
+
+    Block 2i is the attention of layer i, block 2i + 1 its feed-forward. Matrices may come and go between
+    calls (`place`); the memory of those that are placed is kept alive.
+    """
 
     def __init__(
         self,
@@ -228,24 +233,40 @@ class NativeModel:
         layers: Sequence[Sequence[Matrix | None]],
         windows: Sequence[int],
         output_norm: Matrix,
-        output: Matrix,
         *,
         instruction_set: str | None = None,
     ) -> None:
-        """Build from each layer's tensors in the order of LAYER_TENSORS. Raises MemoryError, ValueError."""
+        """Build from each layer's tensors in the order of LAYER_TENSORS. Raises MemoryError, ValueError.
+
+        A matrix without data has to be placed before its block is computed.
+        """
         self._sizes = sizes
-        self._kept = [m.data for layer in layers for m in layer if m] + [output_norm.data, output.data]
+        self._kept: dict[tuple[int, int], Bytes] = {
+            (layer, tensor): m.data
+            for layer, tensors in enumerate(layers)
+            for tensor, m in enumerate(tensors)
+            if m and m.data is not None
+        }
+        self._norm = output_norm.data
         self._model = _cpu.model(
             instruction_set,
             np.array(astuple(sizes), np.int64),
             eps,
             query_scale,
-            np.array([[_address(m) for m in layer] for layer in layers], np.int64),
+            np.array([[_described(m) for m in layer] for layer in layers], np.int64),
             np.array(windows, np.int64),
-            np.array([_address(output_norm), _address(output)], np.int64),
+            np.array(_described(output_norm), np.int64),
         )
 
-    def layers(
+    def place(self, layer: int, tensor: int, data: Bytes | None) -> None:
+        """Say where a matrix lies from now on; None takes it away. `tensor` counts in LAYER_TENSORS."""
+        _cpu.place(self._model, layer, tensor, 0 if data is None else data.ctypes.data)
+        if data is None:
+            self._kept.pop((layer, tensor), None)
+        else:
+            self._kept[layer, tensor] = data
+
+    def blocks(
         self,
         first: int,
         last: int,
@@ -257,12 +278,13 @@ class NativeModel:
         values: npt.NDArray[np.floating],
         cancel: npt.NDArray[np.int32],
     ) -> bool:
-        """Run layers first..last-1 over x [T, D] in place; False when `cancel` was set meanwhile.
+        """Run blocks first..last-1 over x [T, D] in place; False when `cancel` was set meanwhile.
 
         `rotation` is cosines and sines [T, rope_dim / 2]; the local one serves layers that have a window.
+        Raises ValueError when a matrix has not been placed.
         """
         return bool(
-            _cpu.layers(
+            _cpu.blocks(
                 self._model,
                 first,
                 last,
@@ -277,14 +299,21 @@ class NativeModel:
             )
         )
 
-    def head(self, x: Floats) -> Floats:
-        """Final norm and output projection of rows [R, D] -> [R, V], R up to max_tokens."""
-        logits = np.empty((len(x), self._sizes.vocab_size), np.float32)
-        _cpu.head(self._model, _dense(x), logits)
-        return logits
+    def head(self, x: Floats, data: Bytes, quant_type: QuantType, first_row: int, logits: Floats) -> None:
+        """Final norm of rows x [R, D], times some rows of the output matrix, into logits [R, V].
+
+        `data` holds whole rows from `first_row` on; R is at most max_tokens. Raises ValueError.
+        """
+        _cpu.head(self._model, _dense(x), quant_type, data, first_row, logits)
 
 
-def _address(matrix: Matrix | None) -> tuple[int, int, int, int]:
+def read_bytes(data: Bytes, threads: int) -> None:
+    """Read every byte once on so many threads, the yardstick of memory; whole words of 8, or ValueError."""
+    _cpu.read(threads, data)
+
+
+def _described(matrix: Matrix | None) -> tuple[int, int, int, int]:
     if matrix is None:
         return 0, 0, 0, 0
-    return matrix.data.ctypes.data, matrix.quant_type, matrix.rows, matrix.columns
+    address = 0 if matrix.data is None else matrix.data.ctypes.data
+    return address, matrix.quant_type, matrix.rows, matrix.columns

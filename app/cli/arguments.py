@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from app import locations
 from app.models import resolve_model
-from engine import LoadOptions, Precision
+from engine import Budget, LoadOptions, Precision, parse_budget
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default=Precision.FAST,
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
+    parser.add_argument(
+        "--ram-budget",
+        type=budget,
+        metavar="SIZE",
+        help="memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%); weights "
+        "beyond it are read from disk while it runs",
+    )
 
 
 def load_options(args: argparse.Namespace, *, context: int | None = None, chunk: int = 512) -> LoadOptions:
@@ -37,7 +45,17 @@ def load_options(args: argparse.Namespace, *, context: int | None = None, chunk:
         threads=args.threads,
         precision=args.precision,
         chunk=chunk,
+        ram_budget=args.ram_budget,
+        rates_file=locations.rates_file(),
     )
+
+
+def budget(text: str) -> Budget:
+    """A size or a share of memory."""
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def positive_int(text: str) -> int:

@@ -1,67 +1,252 @@
-"""`tiercel bench`: how fast a model runs on this machine."""
+"""`tiercel bench`: how fast models run on this machine, and the products that they are made of."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
+from app.cli.arguments import budget, load_options, natural_int, positive_int
+from app.cli.bench_table import kernel_lines, model_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
+from app.models import resolve_model
+from app.sanitize import sanitize_line
+from engine import Precision
+
+if TYPE_CHECKING:
+    from engine import Cell, KernelCell, LoadOptions, QuantType, Report
 
 NAME = "bench"
 HELP = "measure tokens per second"
 
+_PROMPT_TOKENS = 512
+_DECODE_TOKENS = 64
+
+_EPILOG = """\
+In the table, GB/s are those of the weights read, share is their part of plain
+reads of memory at the time, and KV the GB/s of keys and values beside them.
+
+--json prints one object: `device`, and `cells`, one for each model, number of
+threads and depth. Rates are medians; what was not measured is null. A cell has
+  path, quantisation           the file, and the type that holds most of it
+  threads, depth, repetitions
+  prompt_tokens                0 where no prompt was measured
+  decode_tokens
+  prefill_tok_s                with prefill_tok_s_min, prefill_tok_s_max
+  ttft_ms                      until a prompt's last logits are there
+  decode_tok_s                 with decode_tok_s_min, decode_tok_s_max
+  weight_bytes, weight_gb_s    of the matrices that a decode step reads
+  kv_bytes                     of the cache that a decode step reads
+  read_gb_s                    plain reads of memory, at the time of this cell
+  bandwidth_share              weight_gb_s / read_gb_s
+
+With --kernels, one cell for each type, number of threads and columns:
+  quant_type, threads, columns, rows, row_length, repetitions
+  us                           of one call, with us_min, us_max
+  weight_gb_s, gflop_s, read_gb_s, bandwidth_share
+  relative_time                per row of the matrix; 1 with one column
+
+example: tiercel bench -m smollm2 -p 512 -n 64 -d 0,1000 -t 1,2"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the model, the lengths and the repetitions."""
-    add_model_arguments(parser)
+    """Declare the models, what is swept, the lengths and the repetitions."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "-p", "--prompt-tokens", type=natural_int, default=512, metavar="N", help="prompt length (512)"
+        "-m",
+        "--model",
+        action="append",
+        dest="models",
+        metavar="MODEL",
+        help="a path, or a name from `tiercel models`; may be repeated",
     )
     parser.add_argument(
-        "-n",
-        "--decode-tokens",
+        "--kernels",
+        action="store_true",
+        help="instead of a model, time the matrix product of each quant type, with 1 to 512 columns",
+    )
+    parser.add_argument(
+        "-p",
+        "--prompt-tokens",
         type=natural_int,
-        default=64,
         metavar="N",
-        help="tokens to decode, from an empty context (64)",
+        help=f"prompt length, measured at depth 0 ({_PROMPT_TOKENS})",
+    )
+    parser.add_argument(
+        "-n", "--decode-tokens", type=natural_int, metavar="N", help=f"tokens to decode ({_DECODE_TOKENS})"
+    )
+    parser.add_argument(
+        "-d",
+        "--depths",
+        type=_list_of(natural_int),
+        metavar="N,N",
+        help="how many tokens are in the context when decoding starts (0)",
+    )
+    parser.add_argument(
+        "-t",
+        "--threads",
+        type=_list_of(positive_int),
+        metavar="N,N",
+        help="threads to compute on (default: the physical cores)",
     )
     parser.add_argument(
         "-r", "--repetitions", type=positive_int, default=5, metavar="N", help="medians of so many (5)"
     )
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one object: prefill_tok_s, decode_tok_s, ttft_ms, device, threads",
+        "--precision",
+        type=Precision,
+        choices=list(Precision),
+        help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
-    parser.epilog = "example: tiercel bench -m smollm2 -p 512 -n 64"
+    parser.add_argument(
+        "--ram-budget",
+        type=budget,
+        metavar="SIZE",
+        help="memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one object, see below")
+    parser.epilog = _EPILOG
+
+
+def _list_of(number: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """Read numbers with commas between them, each once."""
+
+    def read(text: str) -> list[int]:
+        values = [number(part) for part in text.split(",")]
+        if len(set(values)) < len(values):
+            raise argparse.ArgumentTypeError(f"{text!r} has a number twice")
+        return values
+
+    return read
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the medians."""
-    if not args.prompt_tokens and not args.decode_tokens:
-        raise UsageError("there is nothing to measure: give -p or -n a number above 0")
-    options = load_options(args)
+    """Measure and print: a table that grows, or one object at the end."""
+    if args.kernels:
+        kernel_reports = _kernel_reports(args)
+        return _print_object(kernel_reports) if args.json else _print_lines(kernel_lines(kernel_reports))
+    model_reports = _model_reports(args)
+    return _print_object(model_reports) if args.json else _print_lines(model_lines(model_reports))
+
+
+def _print_object(reports: Iterable[Report[Cell] | Report[KernelCell]]) -> int:
+    measured = list(reports)
+    cells = [asdict(cell) for report in measured for cell in report.cells]
+    print(json.dumps({"device": measured[0].device, "cells": cells}))
+    return OK
+
+
+def _print_lines(lines: Iterable[str]) -> int:
+    for line in lines:
+        print(line, flush=True)
+    return OK
+
+
+def _model_reports(args: argparse.Namespace) -> Iterator[Report[Cell]]:
+    """Measure every model on every number of threads, each loaded alone; wrong usage is told before that."""
+    if not args.models:
+        raise UsageError("there is nothing to measure: give -m/--model, or --kernels")
+    n_prompt = _PROMPT_TOKENS if args.prompt_tokens is None else args.prompt_tokens
+    n_decode = _DECODE_TOKENS if args.decode_tokens is None else args.decode_tokens
+    depths = args.depths or [0]
+    if 0 not in depths:
+        if args.prompt_tokens:
+            raise UsageError(f"prompts are measured at depth 0: add 0 to -d, or leave out -p {n_prompt}")
+        n_prompt = 0
+    if not n_decode and (any(depths) or not n_prompt):
+        raise UsageError("there is nothing to measure: give -n, or at depth 0 -p, a number above 0")
+    paths = _different_files(args.models)
+    for path in paths:
+        _check_context(path, n_prompt, max(depths), n_decode)
+    for path in paths:
+        for threads in args.threads or [None]:
+            yield _measure_model(
+                _load_options(args, path, threads),
+                n_prompt=n_prompt,
+                n_decode=n_decode,
+                depths=depths,
+                repetitions=args.repetitions,
+            )
+
+
+def _different_files(names: Sequence[str]) -> list[Path]:
+    """The models' files; UsageError when one is named twice."""
+    paths: list[Path] = []
+    for name in names:
+        path = resolve_model(name)
+        if any(path.samefile(other) for other in paths):
+            raise UsageError(f"{sanitize_line(name)} is the same model as another -m: name each once")
+        paths.append(path)
+    return paths
+
+
+def _check_context(path: Path, n_prompt: int, depth: int, n_decode: int) -> None:
+    """Refuse lengths that the model is not made for."""
+    from engine import training_context  # numpy
+
+    context = training_context(path)
+    if max(n_prompt, depth + n_decode) > context:
+        what = f"-d {depth} with -n {n_decode}" if depth + n_decode > context else f"-p {n_prompt}"
+        raise UsageError(
+            f"{what} goes beyond the context of {sanitize_line(path.name)}, {context} tokens: "
+            "give smaller numbers"
+        )
+
+
+def _load_options(args: argparse.Namespace, path: Path, threads: int | None) -> LoadOptions:
+    precision = args.precision or Precision.FAST
+    return load_options(
+        argparse.Namespace(model=str(path), threads=threads, precision=precision, ram_budget=args.ram_budget)
+    )
+
+
+def _measure_model(
+    options: LoadOptions, *, n_prompt: int, n_decode: int, depths: Sequence[int], repetitions: int
+) -> Report[Cell]:
     from engine import measure_speed  # numpy
 
-    speed = run_interruptible(
+    report = run_interruptible(
         lambda cancel: measure_speed(
             options,
-            n_prompt=args.prompt_tokens,
-            n_decode=args.decode_tokens,
-            repetitions=args.repetitions,
+            n_prompt=n_prompt,
+            n_decode=n_decode,
+            depths=depths,
+            repetitions=repetitions,
             cancel=cancel,
         )
     )
-    if args.json:
-        print(json.dumps(asdict(speed)))
-        return OK
-    print(f"{speed.device}, {speed.threads} threads, medians of {args.repetitions}")
-    if args.prompt_tokens:
-        lengths = f"{args.prompt_tokens} tokens, {speed.ttft_ms:.0f} ms"
-        print(f"prefill {speed.prefill_tok_s:9.1f} tok/s   ({lengths})")
-    if args.decode_tokens:
-        print(f"decode  {speed.decode_tok_s:9.1f} tok/s   ({args.decode_tokens} tokens)")
-    return OK
+    for notice in report.notices:
+        print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
+    return report
+
+
+def _kernel_reports(args: argparse.Namespace) -> Iterator[Report[KernelCell]]:
+    """Measure every quant type on every number of threads."""
+    of_models = {
+        "-m": args.models,
+        "-p": args.prompt_tokens,
+        "-n": args.decode_tokens,
+        "-d": args.depths,
+        "--precision": args.precision,
+        "--ram-budget": args.ram_budget,
+    }
+    if given := [option for option, value in of_models.items() if value is not None]:
+        raise UsageError(f"--kernels measures no model: leave out {', '.join(given)}")
+    from engine import QuantType
+
+    for threads in args.threads or [None]:
+        for quant_type in QuantType:
+            yield _measure_kernel(quant_type, threads, args.repetitions)
+
+
+def _measure_kernel(quant_type: QuantType, threads: int | None, repetitions: int) -> Report[KernelCell]:
+    from engine import measure_kernel  # numpy
+
+    return run_interruptible(
+        lambda cancel: measure_kernel(quant_type, threads=threads, repetitions=repetitions, cancel=cancel)
+    )

@@ -18,7 +18,7 @@ from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError
 from app.sanitize import sanitize_line
 from engine import EngineError
 
-_COMMANDS = ("run", "bench", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+_COMMANDS = ("run", "bench", "probe", "perplexity", "tokenize", "render", "inspect", "models", "pull")
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

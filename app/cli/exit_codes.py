@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine import (
+    BudgetError,
     CancelledError,
     ContextError,
     EngineError,
@@ -20,7 +21,7 @@ USAGE = 2
 BAD_FILE = 3
 """A model or another file is missing, damaged or of a kind that we do not read."""
 DOES_NOT_FIT = 4
-"""A prompt does not fit the context, or a context the memory."""
+"""A prompt does not fit the context, or a context or weights the memory."""
 INTERRUPTED = 130
 """Ctrl+c, as shells number it: 128 + SIGINT."""
 
@@ -47,6 +48,6 @@ def exit_code(error: EngineError) -> int:
     """The exit code for an error of the engine."""
     if isinstance(error, _BAD_FILES):
         return BAD_FILE
-    if isinstance(error, ContextError):
+    if isinstance(error, (BudgetError, ContextError)):
         return DOES_NOT_FIT
     return INTERRUPTED if isinstance(error, CancelledError) else FAILED

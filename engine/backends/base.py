@@ -3,7 +3,7 @@
 Knows shapes; does not know tokens as text, sampling or sessions. A backend owns arithmetic, never policy.
 Letters: T tokens of this call, D hidden size, V vocabulary, R rows asked for.
 
-A backend is built as `XBackend(weights: ModelWeights, config: ModelConfig, ..., precision: Precision)`.
+A backend is opened by `select`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
+from engine.tiers.store import TieredWeights
 
 Float32Array = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int32]
@@ -45,6 +46,11 @@ class Backend(Protocol):
         """Threads it computes on."""
         ...
 
+    @property
+    def tiers(self) -> TieredWeights | None:
+        """Where its weights are; None when they are mapped from the file."""
+        ...
+
     def new_kv(self, max_context: int) -> KVCache:
         """Reserve a cache for this many positions."""
         ...
@@ -54,17 +60,21 @@ class Backend(Protocol):
         ...
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelFlag
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place (C-contiguous), at positions start_pos onwards.
 
         Writes keys and values of those positions into kv; what kv held after them is lost.
-        Raises CancelledError when the flag is set: x and the cache from start_pos on are then undefined.
+        Raises CancelledError when told to stop, StreamError when weights cannot be read: x and the cache from
+        start_pos on are then undefined.
         """
         ...
 
-    def head(self, x: Float32Array) -> Float32Array:
-        """Final norm and output projection of the rows given, [R, D] -> logits [R, V]; x is left alone."""
+    def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
+        """Final norm and output projection of the rows given, [R, D] -> logits [R, V]; x is left alone.
+
+        Raises as `layers`.
+        """
         ...
 
     def close(self) -> None:

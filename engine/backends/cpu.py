@@ -1,18 +1,23 @@
-"""The model on the C kernels: every run of layers is one native call.
+"""The model on the C kernels: a run of weight blocks that are in memory is one native call.
 
-Knows which tensors a layer hands to the kernels and how much may go into one call; the arithmetic and its
-order are in `kernels/cpu/forward.c`. Called by `Transformer`.
+Knows which tensors a block hands to the kernels and how much may go into one call. Where a block is and when
+it comes is the business of `TieredWeights`; the arithmetic and its order are in `kernels/cpu/forward.c`.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.architectures import Activation, RopePairing
-from engine.backends.base import CancelFlag, Float32Array, TokenIds
+from engine.backends.base import Float32Array, TokenIds, cancel_flag
+from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.kv_cache import KVCache
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
+from engine.tiers.blocks import Block
+from engine.tiers.store import Bytes, TieredWeights
 from engine.weights import ModelWeights
 from kernels import cpu
 
@@ -23,6 +28,7 @@ class CpuBackend:
     def __init__(
         self,
         weights: ModelWeights,
+        tiers: TieredWeights,
         config: ModelConfig,
         precision: Precision,
         *,
@@ -30,7 +36,8 @@ class CpuBackend:
         max_tokens: int = 512,
         instruction_set: str | None = None,
     ) -> None:
-        """Compute `config`'s model from `weights`; one call takes up to `max_tokens` rows."""
+        """Compute `config`'s model; one call takes up to `max_tokens` rows. Matrices come from `tiers`."""
+        self.tiers = tiers
         self.threads = threads
         best = cpu.instruction_sets()[0]
         self._set = instruction_set or best
@@ -40,8 +47,12 @@ class CpuBackend:
         )
         self._config = config
         self._half = precision is Precision.FAST
-        self._embedding = weights["token_embd.weight"]
+        self._embedding_type = weights["token_embd.weight"].quant_type
         self._model = _native_model(weights, config, precision, threads, max_tokens, self._set)
+        for block in tiers.layer_blocks:
+            resident = tiers.resident(block)
+            if resident is not None:
+                self._put(block, resident)
 
     def new_kv(self, max_context: int) -> KVCache:
         """Reserve a cache for this many positions."""
@@ -51,34 +62,53 @@ class CpuBackend:
 
     def embed(self, token_ids: TokenIds) -> Float32Array:
         """Look up the ids, [T] -> [T, D], the embedding scale applied."""
-        data, shape, quant_type = self._embedding
         return cpu.embedding(
-            token_ids,
-            data,
-            quant_type,
-            shape[1],
+            np.arange(len(token_ids), dtype=np.int32),
+            self.tiers.embedding_rows(token_ids),
+            self._embedding_type,
+            self._config.hidden_size,
             scale=self._config.embedding_scale,
             instruction_set=self._set,
         )
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelFlag
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         c = self._config
         rotation = rope_tables(c.rope, start_pos, len(x))
         local = rotation if c.local_rope == c.rope else rope_tables(c.local_rope, start_pos, len(x))
-        if not self._model.layers(first, last, x, start_pos, rotation, local, kv.keys, kv.values, cancel):
-            raise CancelledError("stopped")
+        flag = cancel_flag(cancel)
+        if first == 0:
+            self.tiers.before_pass()
+        for start, end, streamed in self.tiers.runs(2 * first, 2 * last):
+            if streamed is not None:
+                self._put(streamed, self.tiers.acquire(streamed, cancel))
+            try:
+                done = self._model.blocks(start, end, x, start_pos, rotation, local, kv.keys, kv.values, flag)
+            finally:
+                if streamed is not None:
+                    self.tiers.release(streamed)
+            if not done:
+                raise CancelledError("stopped")
 
-    def head(self, x: Float32Array) -> Float32Array:
+    def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
-        return self._model.head(x)
+        logits = np.empty((len(x), self._config.vocab_size), np.float32)
+        for rows in self.tiers.head(cancel):
+            self._model.head(x, rows.data, rows.quant_type, rows.first_row, logits)
+        return logits
 
     def close(self) -> None:
         """Stop the threads and let go of the weights; the backend cannot be used afterwards."""
         self.__dict__.pop("_model", None)
-        self.__dict__.pop("_embedding", None)
+        self.tiers.close()
+
+    def _put(self, block: Block, matrices: list[Bytes]) -> None:
+        """Tell the kernels where a block's matrices lie."""
+        assert block.layer is not None, "the head is passed with each call"
+        for piece, data in zip(block.pieces, matrices, strict=True):
+            self._model.place(block.layer, cpu.LAYER_TENSORS.index(piece.tensor.split(".")[2]), data)
 
 
 def _native_model(
@@ -89,20 +119,19 @@ def _native_model(
     max_tokens: int,
     instruction_set: str,
 ) -> cpu.NativeModel:
-    """Hand every tensor to the kernels."""
+    """Hand shapes and vectors to the kernels; matrices are put in their place later."""
 
-    def matrix(name: str) -> cpu.Matrix | None:
+    def tensor(name: str) -> cpu.Matrix | None:
         if name not in weights:
             return None
         data, shape, quant_type = weights[name]
-        rows = shape[0] if len(shape) == 2 else 1
-        return cpu.Matrix(data, quant_type, rows, shape[-1])
+        if len(shape) == 2:
+            return cpu.Matrix(None, quant_type, *shape)
+        # Copied: a mapped file that somebody shortens would end the process.
+        return cpu.Matrix(data.copy(), quant_type, 1, shape[0])
 
-    def required(name: str) -> cpu.Matrix:
-        found = matrix(name)
-        assert found is not None, f"ModelWeights checked that {name} is there"
-        return found
-
+    output_norm = tensor("output_norm.weight")
+    assert output_norm is not None, "ModelWeights checked that it is there"
     sizes = cpu.Sizes(
         n_layers=config.n_layers,
         hidden_size=config.hidden_size,
@@ -123,11 +152,10 @@ def _native_model(
         config.rms_eps,
         config.query_scale,
         [
-            [matrix(f"blk.{index}.{name}.weight") for name in cpu.LAYER_TENSORS]
+            [tensor(f"blk.{index}.{name}.weight") for name in cpu.LAYER_TENSORS]
             for index in range(config.n_layers)
         ],
         [config.window(index) for index in range(config.n_layers)],
-        required("output_norm.weight"),
-        required("token_embd.weight" if config.tied_head else "output.weight"),
+        output_norm,
         instruction_set=instruction_set,
     )

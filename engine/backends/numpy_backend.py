@@ -9,12 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from engine.architectures import Activation, RopePairing
-from engine.backends.base import CancelFlag, Float32Array, TokenIds
+from engine.backends.base import Float32Array, TokenIds
+from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.kv_cache import KVCache, allocate_kv
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
+from engine.tiers.store import TieredWeights
 from engine.weights import ModelWeights
 from kernels import reference
 
@@ -24,6 +26,8 @@ class NumpyBackend:
 
     name = "numpy"
     threads = 1
+    tiers: TieredWeights | None = None
+    """Its weights are mapped from the file."""
 
     def __init__(
         self, weights: ModelWeights, config: ModelConfig, precision: Precision, reason: str = ""
@@ -45,16 +49,16 @@ class NumpyBackend:
         return rows * np.float32(self._config.embedding_scale)
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelFlag
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         for layer in range(first, last):
-            if cancel[0]:
+            if cancel.cancelled:
                 raise CancelledError("stopped")
             x += self._attention(layer, x, start_pos, kv)
             x += self._feed_forward(layer, x)
 
-    def head(self, x: Float32Array) -> Float32Array:
+    def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         name = "token_embd.weight" if self._config.tied_head else "output.weight"
         return self._project(name, self._norm("output_norm.weight", x))

@@ -11,7 +11,6 @@ line. A file that another program shortens while it is mapped kills the process 
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -72,12 +71,6 @@ class GGUFFile:
         if tensor is None:
             raise fault(self.path, f"tensor {shown(name)} is missing")
         return np.frombuffer(self._buffers[tensor.part], np.uint8, tensor.n_bytes, tensor.offset)
-
-    def release_pages(self) -> None:
-        """Take the mapped pages out of this process's memory; they come back when they are touched."""
-        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
-            for buffer in self._buffers:
-                buffer.madvise(mmap.MADV_DONTNEED)
 
     def get_int(self, key: str, default: D | _Missing = REQUIRED) -> int | D:
         """Look up an integer; GGUFError when it has another type, or is missing without a default."""

@@ -31,9 +31,9 @@ static inline int group_of_lane(int lane) { /* in the natural order of inputs */
 
 static inline int64_t spans_of(int64_t k) { return (k + SPAN - 1) / SPAN; }
 
-/* A packed panel of 16 rows takes this much for each span; as many panels are packed together as keep within a
- * share of a common L2 cache, so that a block of activations is read once for all of them. */
-enum { PANEL_SPAN_BYTES = SPAN * 16 + 2 * GROUPS * 16 * 4, PANELS_BYTES = 384 << 10, MAX_PANELS = 4 };
+/* Unpacked rows take this much for each span and 16 of them; as many are unpacked together as keep within a share of
+ * a common L2 cache, so that a tile of activations is read once for all of them. */
+enum { PANEL_ROWS = 16, PANEL_SPAN_BYTES = SPAN * PANEL_ROWS + 2 * GROUPS * PANEL_ROWS * 4, PANELS_BYTES = 384 << 10, MAX_PANELS = 4 };
 static inline int64_t panels_together(int64_t k) {
   int64_t n = PANELS_BYTES / (spans_of(k) * PANEL_SPAN_BYTES);
   return n < 1 ? 1 : n > MAX_PANELS ? MAX_PANELS : n;
@@ -46,29 +46,23 @@ struct matrix {
   int64_t row_bytes;
 };
 
-/* One row of activations rounded to 8 bits, padded with zeros to whole spans. Per span 16 entries in lane order. */
-struct rounded {
-  int8_t *q;      /* [spans, 256] in the order of vectors */
-  float *scale;   /* [spans, 16]: x = scale * q */
-  float *sum;     /* [spans, 16]: scale * (sum of q), for types with a minimum */
-  int32_t *isum;  /* [spans, 16]: sum of q, for types with a zero point */
+/* Activations of T rows, and the same rounded to 8 bits for matrices that use it; padded with zeros to whole spans.
+ *
+ * x = scale * q for each group of 16. Few rows lie one after another as row_spans; more than MOST_FOR_GEMV lie in
+ * tiles of as many columns as a set's matrix product takes at once (matmul.h), a tile's spans one after another. */
+enum { MOST_FOR_GEMV = 16, MOST_COLUMNS = 8 };
+struct row_span {
+  int8_t q[SPAN];      /* in the order of vectors */
+  float scale[LANES];
+  float sum[LANES];    /* scale * (sum of q), for types with a minimum or a zero point */
 };
-
-/* Activations of T rows in both forms; `rounded` is filled only for matrices that use it. */
 struct activations {
-  const float *x;    /* [T, stride] */
+  const float *x;      /* [T, stride] */
   int64_t stride;
-  int64_t count;     /* T */
-  int64_t spans;     /* per row */
-  int8_t *q;         /* [T, spans * 256] */
-  float *scale, *sum; /* [T, spans * 16] */
-  int32_t *isum;
+  int64_t count;       /* T */
+  int64_t spans;       /* per row */
+  struct row_span *rounded; /* [T + MOST_COLUMNS, spans], whatever the order */
 };
-
-static inline struct rounded rounded_row(const struct activations *a, int64_t t) {
-  return (struct rounded){a->q + t * a->spans * SPAN, a->scale + t * a->spans * GROUPS,
-                          a->sum + t * a->spans * GROUPS, a->isum + t * a->spans * GROUPS};
-}
 
 /* The KV cache of one layer. Keys are stored transposed in tiles of TILE positions, so that one query
  * element multiplies TILE keys at once; tiles sit at absolute positions, which makes a row's result
@@ -100,7 +94,8 @@ struct softmax_state { float m, l; };
 /* One table for each instruction set; every function works on a part of the job and is called by any thread. */
 struct kernels {
   const char *name;
-  void (*round_row)(const float *x, int64_t k, int64_t first_span, int64_t last_span, struct rounded out);
+  /* Spans first..last-1 of row t, of which k inputs exist. */
+  void (*round_row)(const struct activations *a, int64_t t, int64_t k, int64_t first, int64_t last);
   /* out[t * ldo + r] for rows r0 <= r < r1; out is indexed by absolute row. */
   void (*matmul)(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,
                  int64_t ldo, uint8_t *scratch);

@@ -104,24 +104,37 @@ static void rope(float *x, const float *cos, const float *sin, int64_t half, boo
   }
 }
 
+/* One group of GEMM_COLUMNS rows, side by side for the matrix product. A tile holds, for each lane, one step for each
+ * span; it is as large as the row_spans of its rows. */
+struct tile_step {
+  int8_t q[GEMM_COLUMNS][GROUP];
+  float scale[GEMM_COLUMNS], sum[GEMM_COLUMNS];
+};
+static struct tile_step *tile_of(const struct activations *a, int64_t t) {
+  return (struct tile_step *)a->rounded + t / GEMM_COLUMNS * LANES * a->spans;
+}
+
 /* Groups of 16 to int8 with their own scale: x = scale * q. Positions past k are zero. A number that is not finite
  * would vanish in the rounding: the scales of its span become NaN instead, and so does every product with it. */
-static void round_row(const float *x, int64_t k, int64_t first_span, int64_t last_span, struct rounded out) {
-  for (int64_t s = first_span; s < last_span; s++) {
+static void round_row(const struct activations *a, int64_t t, int64_t k, int64_t first, int64_t last) {
+  const bool tiled = a->count > MOST_FOR_GEMV;
+  const float *x = a->x + t * a->stride;
+  const int64_t c = t % GEMM_COLUMNS;
+  for (int64_t s = first; s < last; s++) {
+    struct row_span *row = a->rounded + t * a->spans + s;
+    struct tile_step *steps = tile_of(a, t) + s;
     vf finite = vf_set1(0); /* stays 0 */
     for (int lane = 0; lane < LANES; lane++) {
-      int64_t at = s * SPAN + group_of_lane(lane) * GROUP, slot = s * GROUPS + lane;
+      const int64_t at = s * SPAN + group_of_lane(lane) * GROUP;
       vf v = at < k ? load_part(x + at, k - at, 0) : vf_set1(0);
       finite = vf_add(finite, vf_sub(v, v));
-      float top = vf_hmax(vf_abs(v));
+      const float top = vf_hmax(vf_abs(v)), scale = top / 127.0f;
       vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
-      vi_store_i8(out.q + s * SPAN + offset_of_lane(lane), q);
-      int32_t sum = vi_hsum(q);
-      out.scale[slot] = top / 127.0f;
-      out.sum[slot] = out.scale[slot] * (float)sum;
-      out.isum[slot] = sum;
+      vi_store_i8(tiled ? steps[lane * a->spans].q[c] : row->q + offset_of_lane(lane), q);
+      *(tiled ? &steps[lane * a->spans].scale[c] : &row->scale[lane]) = scale;
+      *(tiled ? &steps[lane * a->spans].sum[c] : &row->sum[lane]) = scale * (float)vi_hsum(q);
     }
     if (vf_hsum(finite) != 0)
-      for (int lane = 0; lane < LANES; lane++) out.scale[s * GROUPS + lane] = NAN;
+      for (int lane = 0; lane < LANES; lane++) *(tiled ? &steps[lane * a->spans].scale[c] : &row->scale[lane]) = NAN;
   }
 }

@@ -1,4 +1,4 @@
-/* Whole layers of a decoder in one call: all threads of the pool walk through the phases together.
+/* Runs of a decoder's weight blocks in one call: all threads of the pool walk through the phases together.
  *
  * A phase is a list of tasks taken from a shared counter, and ends when all are done. No task's result depends
  * on who takes it. Knows the order of operations; the arithmetic is in the table of kernels.
@@ -12,6 +12,7 @@
 enum { PHASES = 16 };         /* of one layer, at most */
 enum { LEAST_BYTES = 16384 }; /* weights of the smallest task of a decode step */
 enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task */
+enum { ROUNDED_TOGETHER = 24 }; /* rows: whole tiles of any set, so that no cache line has two writers */
 
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -19,19 +20,8 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static void *room(int64_t bytes) { return aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64); }
 
-static bool rounded_new(struct activations *a, int64_t tokens, int64_t k) {
-  const int64_t spans = tokens * spans_of(k);
-  a->q = room(spans * SPAN);
-  a->scale = room(spans * GROUPS * 4);
-  a->sum = room(spans * GROUPS * 4);
-  a->isum = room(spans * GROUPS * 4);
-  return a->q && a->scale && a->sum && a->isum;
-}
-static void rounded_free(struct activations *a) {
-  free(a->q);
-  free(a->scale);
-  free(a->sum);
-  free(a->isum);
+static struct row_span *rounded_room(int64_t tokens, int64_t k) {
+  return room((tokens + MOST_COLUMNS) * spans_of(k) * (int64_t)sizeof(struct row_span));
 }
 
 int64_t model_head_dim_padded(const struct model *m) { return ceil_div(m->size.head_dim, LANES) * LANES; }
@@ -62,7 +52,8 @@ struct model *model_new(struct sizes s, const struct kernels *kernels) {
   m->scratch = room(m->scratch_bytes * s.threads);
   m->n_phases = (s.layers + 1) * PHASES;
   m->phases = room(m->n_phases * (int64_t)sizeof *m->phases);
-  if (rounded_new(&m->rounded, t, widest) && m->pool && m->tensors && m->windows && m->normed && m->q && m->k && m->v &&
+  m->rounded = rounded_room(t, widest);
+  if (m->rounded && m->pool && m->tensors && m->windows && m->normed && m->q && m->k && m->v &&
       m->attended && m->gate && m->up && m->update && m->scratch && m->phases)
     return m;
   model_free(m);
@@ -71,8 +62,7 @@ struct model *model_new(struct sizes s, const struct kernels *kernels) {
 
 void model_free(struct model *m) {
   if (m->pool) pool_free(m->pool);
-  rounded_free(&m->rounded);
-  void *const all[] = {m->tensors, m->windows, m->normed, m->q,  m->k,       m->v,      m->attended,
+  void *const all[] = {m->rounded, m->tensors, m->windows, m->normed, m->q,  m->k,       m->v,      m->attended,
                        m->gate,    m->up,      m->update, m->partial, m->states, m->scratch, m->phases};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
   free(m);
@@ -98,7 +88,9 @@ static bool uses_rounded(const struct matrix *w, bool float_precision) { return 
 struct product {
   const struct matrix *w;
   float *out;
+  int64_t stride; /* from one row of `out` to the next */
 };
+static struct product whole(const struct matrix *w, float *out) { return (struct product){w, out, w->rows}; }
 
 /* How the rows of one product are shared out: large pieces first, so that a thread reads long runs of memory,
  * then smaller ones, so that all threads end together. */
@@ -109,7 +101,7 @@ struct pieces {
 };
 
 static void cut_rows(const struct matrix *w, int64_t tokens, int threads, struct pieces *pieces) {
-  const int64_t unit = tokens == 1 ? 4 : 16; /* rows of a float tile; rows of a panel */
+  const int64_t unit = tokens == 1 ? 4 : PANEL_ROWS; /* 4 are rows of a float tile */
   const int64_t smallest = tokens == 1 ? at_least(LEAST_BYTES / w->row_bytes, 1) : unit;
   const int64_t panels = panels_together(w->cols) * unit, even = ceil_div(w->rows, (MAX_PIECES / 2) * panels) * panels;
   const int64_t largest = tokens == 1 ? w->rows : even;
@@ -137,33 +129,41 @@ static void multiply(struct walk *w, const struct product *products, int n, cons
     while (task >= pieces[i].count) task -= pieces[i++].count;
     const struct matrix *m = products[i].w;
     (uses_rounded(m, float_precision) ? w->kernels->matmul : w->kernels->matmul_float)(
-        m, a, pieces[i].start[task], pieces[i].start[task + 1], products[i].out, m->rows, w->scratch);
+        m, a, pieces[i].start[task], pieces[i].start[task + 1], products[i].out, products[i].stride, w->scratch);
   }
   end_phase(w);
+}
+
+/* One row is shared out by spans, several by whole tiles. */
+struct share { int64_t first_row, end_row, first_span, end_span; };
+static int64_t shares_of(const struct walk *w, const struct activations *a) {
+  return a->count == 1 ? at_most(w->threads, a->spans) : ceil_div(a->count, ROUNDED_TOGETHER);
+}
+static struct share share_of(const struct walk *w, const struct activations *a, int64_t task) {
+  if (a->count > 1) {
+    const int64_t first = task * ROUNDED_TOGETHER;
+    return (struct share){first, at_most(first + ROUNDED_TOGETHER, a->count), 0, a->spans};
+  }
+  const int64_t step = ceil_div(a->spans, shares_of(w, a)), first = at_most(task * step, a->spans);
+  return (struct share){0, 1, first, at_most(first + step, a->spans)};
 }
 
 static void round_rows(struct walk *w, const struct activations *a, int64_t k) {
-  const int64_t parts = a->count == 1 ? at_most(w->threads, a->spans) : 1, step = ceil_div(a->spans, parts);
-  begin_phase(w, a->count * parts);
+  begin_phase(w, shares_of(w, a));
   for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
-    const int64_t t = task / parts, first = task % parts * step;
-    w->kernels->round_row(a->x + t * a->stride, k, first, at_most(first + step, a->spans), rounded_row(a, t));
+    const struct share share = share_of(w, a, task);
+    for (int64_t t = share.first_row; t < share.end_row; t++) w->kernels->round_row(a, t, k, share.first_span, share.end_span);
   }
   end_phase(w);
 }
 
-struct layers_run {
+struct blocks_run {
   struct model *model;
   const struct pass *pass;
 };
 
 static struct activations over(const struct model *m, const float *x, int64_t k, int64_t tokens) {
-  struct activations a = m->rounded;
-  a.x = x;
-  a.stride = k;
-  a.count = tokens;
-  a.spans = spans_of(k);
-  return a;
+  return (struct activations){x, k, tokens, spans_of(k), m->rounded};
 }
 
 static const float *norm_weight(const struct matrix *w) { return (const float *)w->data; }
@@ -270,17 +270,18 @@ static void add_and_norm(struct walk *w, struct model *m, float *x, int64_t toke
                          const float *next_norm, bool round) {
   const int64_t d = m->size.hidden;
   const struct activations a = over(m, m->normed, d, tokens);
-  begin_phase(w, tokens);
-  for (int64_t t; (t = next_task(w)) >= 0; task_done(w)) {
-    float *update = m->update + t * d;
-    if (post_norm) {
-      if (post_norm->data) w->kernels->rmsnorm(update, norm_weight(post_norm), d, m->eps, update);
-      w->kernels->add(x + t * d, update, d);
+  begin_phase(w, ceil_div(tokens, ROUNDED_TOGETHER));
+  for (int64_t task; (task = next_task(w)) >= 0; task_done(w))
+    for (int64_t t = task * ROUNDED_TOGETHER; t < at_most((task + 1) * ROUNDED_TOGETHER, tokens); t++) {
+      float *update = m->update + t * d;
+      if (post_norm) {
+        if (post_norm->data) w->kernels->rmsnorm(update, norm_weight(post_norm), d, m->eps, update);
+        w->kernels->add(x + t * d, update, d);
+      }
+      if (!next_norm) continue;
+      w->kernels->rmsnorm(x + t * d, next_norm, d, m->eps, m->normed + t * d);
+      if (round) w->kernels->round_row(&a, t, d, 0, a.spans);
     }
-    if (!next_norm) continue;
-    w->kernels->rmsnorm(x + t * d, next_norm, d, m->eps, m->normed + t * d);
-    if (round) w->kernels->round_row(m->normed + t * d, d, 0, a.spans, rounded_row(&a, t));
-  }
   end_phase(w);
 }
 
@@ -291,15 +292,20 @@ static struct kv_layer kv_of(const struct model *m, const struct pass *p, int64_
   return (struct kv_layer){p->keys + layer * bytes, p->values + layer * bytes, half, p->tiles, (int)m->size.head_dim, (int)hdp};
 }
 
-static void one_layer(struct walk *w, struct model *m, const struct pass *p, int64_t index) {
+/* The norm in front of a block's first products. */
+static const float *norm_before(const struct model *m, int64_t block) {
+  return norm_weight(&m->tensors[block / 2 * LAYER_TENSORS + (block % 2 ? FFN_NORM : ATTN_NORM)]);
+}
+
+static void attention_block(struct walk *w, struct model *m, const struct pass *p, int64_t index, const float *next_norm) {
   const struct sizes *s = &m->size;
   const struct matrix *layer = m->tensors + index * LAYER_TENSORS;
-  const bool exact = s->float_precision, last = index + 1 == p->last;
+  const bool exact = s->float_precision;
   const int64_t t = p->tokens, width = s->heads * s->head_dim, group = s->heads / s->kv_heads;
   const struct kv_layer kv = kv_of(m, p, index);
 
   const struct activations normed = over(m, m->normed, s->hidden, t);
-  multiply(w, (struct product[]){{&layer[ATTN_Q], m->q}, {&layer[ATTN_K], m->k}, {&layer[ATTN_V], m->v}}, 3, &normed, exact);
+  multiply(w, (struct product[]){whole(&layer[ATTN_Q], m->q), whole(&layer[ATTN_K], m->k), whole(&layer[ATTN_V], m->v)}, 3, &normed, exact);
   prepare_heads(w, m, p, layer, &kv, m->windows[index] ? p->local_rotation : p->rotation);
 
   const struct attention a = {kv, m->q, m->attended, width, p->start_pos, m->windows[index], (int)group};
@@ -308,24 +314,32 @@ static void one_layer(struct walk *w, struct model *m, const struct pass *p, int
 
   const struct activations attended = over(m, m->attended, width, t);
   if (!exact) round_rows(w, &attended, width);
-  multiply(w, (struct product[]){{&layer[ATTN_OUTPUT], m->update}}, 1, &attended, exact);
-  add_and_norm(w, m, p->x, t, &layer[POST_ATTENTION_NORM], norm_weight(&layer[FFN_NORM]), !exact);
+  multiply(w, (struct product[]){whole(&layer[ATTN_OUTPUT], m->update)}, 1, &attended, exact);
+  add_and_norm(w, m, p->x, t, &layer[POST_ATTENTION_NORM], next_norm, !exact);
+}
 
-  multiply(w, (struct product[]){{&layer[FFN_GATE], m->gate}, {&layer[FFN_UP], m->up}}, 2, &normed, exact);
+static void feed_forward_block(struct walk *w, struct model *m, const struct pass *p, int64_t index, const float *next_norm) {
+  const struct sizes *s = &m->size;
+  const struct matrix *layer = m->tensors + index * LAYER_TENSORS;
+  const bool exact = s->float_precision;
+  const int64_t t = p->tokens;
+
+  const struct activations normed = over(m, m->normed, s->hidden, t);
+  multiply(w, (struct product[]){whole(&layer[FFN_GATE], m->gate), whole(&layer[FFN_UP], m->up)}, 2, &normed, exact);
   const struct activations inner = over(m, m->gate, s->ffn, t);
-  const int64_t parts = t == 1 ? w->threads : 1, step = ceil_div(inner.spans, parts);
-  begin_phase(w, t * parts);
+  begin_phase(w, shares_of(w, &inner));
   for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
-    const int64_t row = task / parts, first = task % parts * step, end = at_most(first + step, inner.spans);
-    float *gate = m->gate + row * s->ffn;
-    const int64_t from = first * SPAN, n = at_most(end * SPAN, s->ffn) - from;
-    if (n <= 0) continue;
-    (s->gelu ? w->kernels->geglu : w->kernels->swiglu)(gate + from, m->up + row * s->ffn + from, n, gate + from);
-    if (!exact) w->kernels->round_row(gate, s->ffn, first, end, rounded_row(&inner, row));
+    const struct share share = share_of(w, &inner, task);
+    const int64_t from = share.first_span * SPAN, n = at_most(share.end_span * SPAN, s->ffn) - from;
+    for (int64_t row = share.first_row; row < share.end_row && n > 0; row++) {
+      float *gate = m->gate + row * s->ffn + from;
+      (s->gelu ? w->kernels->geglu : w->kernels->swiglu)(gate, m->up + row * s->ffn + from, n, gate);
+      if (!exact) w->kernels->round_row(&inner, row, s->ffn, share.first_span, share.end_span);
+    }
   }
   end_phase(w);
-  multiply(w, (struct product[]){{&layer[FFN_DOWN], m->update}}, 1, &inner, exact);
-  add_and_norm(w, m, p->x, t, &layer[POST_FFW_NORM], last ? NULL : norm_weight(&layer[LAYER_TENSORS + ATTN_NORM]), !exact);
+  multiply(w, (struct product[]){whole(&layer[FFN_DOWN], m->update)}, 1, &inner, exact);
+  add_and_norm(w, m, p->x, t, &layer[POST_FFW_NORM], next_norm, !exact);
 }
 
 static struct walk start_walk(const struct model *m, struct job *job, int thread) {
@@ -333,14 +347,15 @@ static struct walk start_walk(const struct model *m, struct job *job, int thread
                        .scratch = m->scratch + thread * m->scratch_bytes};
 }
 
-static void run_layers(void *argument, struct job *job, int thread) {
-  const struct layers_run *run = argument;
+static void run_blocks(void *argument, struct job *job, int thread) {
+  const struct blocks_run *run = argument;
   struct model *m = run->model;
   const struct pass *p = run->pass;
   struct walk w = start_walk(m, job, thread);
-  add_and_norm(&w, m, p->x, p->tokens, NULL, norm_weight(&m->tensors[p->first * LAYER_TENSORS + ATTN_NORM]),
-               !m->size.float_precision);
-  for (int64_t i = p->first; i < p->last; i++) one_layer(&w, m, p, i);
+  add_and_norm(&w, m, p->x, p->tokens, NULL, norm_before(m, p->first), !m->size.float_precision);
+  for (int64_t block = p->first; block < p->last; block++)
+    (block % 2 ? feed_forward_block : attention_block)(&w, m, p, block / 2,
+                                                       block + 1 < p->last ? norm_before(m, block + 1) : NULL);
 }
 
 static enum status run_job(struct model *m, void (*run)(void *, struct job *, int), void *argument,
@@ -362,16 +377,17 @@ static bool grow_partial(struct model *m, int64_t rows) {
   return m->partial_rows;
 }
 
-enum status model_layers(struct model *m, const struct pass *p) {
+enum status model_blocks(struct model *m, const struct pass *p) {
   if (p->first == p->last) return DONE;
   if (!grow_partial(m, m->size.heads * ceil_div(p->tiles * TILE, SEGMENT))) return NO_MEMORY;
-  return run_job(m, run_layers, &(struct layers_run){m, p}, p->cancel);
+  return run_job(m, run_blocks, &(struct blocks_run){m, p}, p->cancel);
 }
 
 /* ---- head */
 
 struct head_run {
   struct model *model;
+  const struct matrix *output;
   const float *x;
   int64_t rows;
   float *logits;
@@ -384,11 +400,11 @@ static void run_head(void *argument, struct job *job, int thread) {
   /* With no update to add, x is only read. */
   add_and_norm(&w, m, (float *)run->x, run->rows, NULL, norm_weight(&m->output_norm), !m->size.float_precision);
   const struct activations a = over(m, m->normed, m->size.hidden, run->rows);
-  multiply(&w, (struct product[]){{&m->output, run->logits}}, 1, &a, m->size.float_precision);
+  multiply(&w, (struct product[]){{run->output, run->logits, m->size.vocab}}, 1, &a, m->size.float_precision);
 }
 
-enum status model_head(struct model *m, const float *x, int64_t rows, float *logits, const volatile int32_t *cancel) {
-  return run_job(m, run_head, &(struct head_run){m, x, rows, logits}, cancel);
+enum status model_head(struct model *m, const struct matrix *output, const float *x, int64_t rows, float *logits) {
+  return run_job(m, run_head, &(struct head_run){m, output, x, rows, logits}, NULL);
 }
 
 /* ---- one operation by itself */
@@ -413,17 +429,17 @@ static void run_matmul(void *argument, struct job *job, int thread) {
 
 enum status matmul_all(const struct kernels *kernels, struct pool *pool, const struct matrix *m, const float *x,
                        int64_t tokens, bool float_precision, float *out) {
-  struct matmul_run run = {kernels, {.x = x, .stride = m->cols, .count = tokens, .spans = spans_of(m->cols)},
-                           {m, out}, float_precision, NULL, pool_threads(pool)};
+  struct matmul_run run = {kernels, {x, m->cols, tokens, spans_of(m->cols), rounded_room(tokens, m->cols)},
+                           whole(m, out), float_precision, NULL, pool_threads(pool)};
   run.scratch = room(run.threads * matmul_scratch(m->cols));
   struct phase phases[2] = {0};
   enum status status = NO_MEMORY;
-  if (rounded_new(&run.a, tokens, m->cols) && run.scratch) {
+  if (run.a.rounded && run.scratch) {
     struct job job = {.run = run_matmul, .argument = &run, .phases = phases};
     pool_run(pool, &job);
     status = DONE;
   }
-  rounded_free(&run.a);
+  free(run.a.rounded);
   free(run.scratch);
   return status;
 }
@@ -463,4 +479,37 @@ enum status attention_all(const struct kernels *kernels, struct pool *pool, cons
   free(run.states);
   free(run.scratch);
   return status;
+}
+
+/* ---- memory */
+
+struct read_run {
+  const uint8_t *data;
+  int64_t bytes;
+  atomic_ulong sum; /* keeps the compiler from leaving the reads out */
+};
+
+static void run_read(void *argument, struct job *job, int thread) {
+  (void)thread;
+  enum { STEP = 16 << 20 };
+  struct read_run *run = argument;
+  for (int64_t task; (task = job_next(job, 0, ceil_div(run->bytes, STEP))) >= 0;) {
+    const uint64_t *from = (const uint64_t *)(run->data + task * STEP);
+    const int64_t words = at_most(STEP, run->bytes - task * STEP) / 8;
+    uint64_t sum[32] = {0};
+    int64_t i = 0;
+    for (; i + 32 <= words; i += 32)
+      for (int k = 0; k < 32; k++) sum[k] += from[i + k];
+    for (; i < words; i++) sum[0] += from[i];
+    for (int k = 1; k < 32; k++) sum[0] += sum[k];
+    atomic_fetch_add(&run->sum, sum[0]);
+  }
+}
+
+uint64_t read_all(struct pool *pool, const uint8_t *data, int64_t bytes) {
+  struct phase phase = {0};
+  struct read_run run = {data, bytes, 0};
+  struct job job = {.run = run_read, .argument = &run, .phases = &phase};
+  pool_run(pool, &job);
+  return atomic_load(&run.sum);
 }

@@ -1,4 +1,6 @@
-/* A decoder's weights and working memory, and the two steps over them. */
+/* A decoder's weights and working memory, and the two steps over them.
+ *
+ * Weights are addressed by weight block: block 2i is the attention of layer i, block 2i + 1 its feed-forward. */
 #ifndef TIERCEL_FORWARD_H
 #define TIERCEL_FORWARD_H
 
@@ -22,12 +24,12 @@ struct model {
   struct pool *pool;
   struct sizes size;
   float eps, query_scale;
-  struct matrix *tensors;  /* [layers, LAYER_TENSORS] */
+  struct matrix *tensors;  /* [layers, LAYER_TENSORS]; the data of streamed blocks comes and goes */
   int64_t *windows;        /* [layers], 0 sees all */
-  struct matrix output_norm, output;
+  struct matrix output_norm;
   /* Working memory of one call. */
   float *normed, *q, *k, *v, *attended, *gate, *up, *update;
-  struct activations rounded; /* only its buffers */
+  struct row_span *rounded;   /* of the activations of one product at a time */
   float *partial;             /* [heads * segments, HDP]; grown when the context does */
   struct softmax_state *states;
   int64_t partial_rows;
@@ -42,7 +44,8 @@ struct rotation { const float *cos, *sin; };
 
 struct pass {
   float *x;                   /* [T, D], changed in place */
-  int64_t tokens, start_pos, first, last;
+  int64_t tokens, start_pos;
+  int64_t first, last;        /* blocks first..last-1 */
   struct rotation rotation, local_rotation; /* the second for layers with a window */
   uint8_t *keys, *values;     /* [layers, KVH, tiles, ...], see kv_layer */
   int64_t tiles;
@@ -54,9 +57,9 @@ void model_free(struct model *model);
 int64_t model_head_dim_padded(const struct model *model);
 
 enum status { DONE, CANCELLED, NO_MEMORY };
-enum status model_layers(struct model *model, const struct pass *pass);
-/* logits[r, :] of rows of x, [R, D] -> [R, V]; R <= max_tokens. */
-enum status model_head(struct model *model, const float *x, int64_t rows, float *logits, const volatile int32_t *cancel);
+enum status model_blocks(struct model *model, const struct pass *pass);
+/* The final norm of rows of x [R, D], times some rows of the output matrix: logits[r * vocab + i]; R <= max_tokens. */
+enum status model_head(struct model *model, const struct matrix *output, const float *x, int64_t rows, float *logits);
 
 /* One product by itself, [T, K] x [M, K] -> [T, M]: the path of the layers, for tests and the bench. */
 enum status matmul_all(const struct kernels *kernels, struct pool *pool, const struct matrix *w, const float *x,
@@ -64,4 +67,6 @@ enum status matmul_all(const struct kernels *kernels, struct pool *pool, const s
 /* Attention of T new positions over a filled cache. */
 enum status attention_all(const struct kernels *kernels, struct pool *pool, const struct attention *a, int64_t kv_heads,
                           int64_t tokens);
+/* Read every byte once on all threads, to measure how fast memory is; returns a sum of the words. */
+uint64_t read_all(struct pool *pool, const uint8_t *data, int64_t bytes);
 #endif

@@ -1,68 +1,76 @@
 /* Matrix products  out[t, r] = sum_k w[r, k] * x[t, k]  in two forms.
  *
- * `matmul` multiplies quantised rows by activations rounded to 8 bits. One column goes through `gemv`, which
- * keeps inputs in the lanes; several go through `gemm`, which packs 16 rows into a panel and keeps rows in the
+ * `matmul` multiplies quantised rows by activations rounded to 8 bits. Few columns go through `gemv`, which
+ * keeps inputs in the lanes; many go through `gemm`, which unpacks rows into a panel and keeps rows in the
  * lanes. Both add the same numbers in the same order, so a row's result does not depend on how many columns
  * share the call: lane l of `gemv` is a chain over spans of the groups in lane l, and `gemm` runs these 16
  * chains one after another and adds them in the tree of vf_hsum.
  * `matmul_float` dequantises rows and multiplies in float32, one chain of 16 lanes for each result.
  */
 
-INLINE vf chain_step(vf acc, vi dot, vf weight_scale, vf x_scale) {
-  return vf_fma(vf_from_vi(dot), vf_mul(weight_scale, x_scale), acc);
-}
+/* ---- few columns */
 
-/* ---- one column */
+enum { GEMV_COLUMNS = 4 }; /* of one walk over a row */
 
-INLINE vf span_dot(int type, const uint8_t *p, struct rounded x, int64_t i, vf acc) {
+INLINE void span_step(int type, int columns, const uint8_t *p, const struct row_span *x, int64_t spans, vf acc[]) {
   struct span s;
   unpack(type, p, &s);
-  const int8_t *q = x.q + i * SPAN;
-  vi part[4];
-  for (int j = 0; j < 4; j++)
-    part[j] = vi_dot4(vi_zero(), s.q[j], vb_load(q + 64 * j), is_signed(type));
-  vi dot = vi_reduce4(part[0], part[1], part[2], part[3]);
-  if (zero_point_shift(type) >= 0) dot = vi_sub(dot, vi_shl(vi_load(x.isum + i * GROUPS), zero_point_shift(type)));
-  acc = chain_step(acc, dot, s.scale, vf_load(x.scale + i * GROUPS));
-  if (has_bias(type)) acc = vf_fma(s.bias, vf_load(x.sum + i * GROUPS), acc);
-  return acc;
-}
-
-INLINE void gemv(int type, const struct matrix *w, struct rounded x, int64_t r0, int64_t r1, float *out) {
-  const int step = span_bytes(type);
-  const int64_t whole = w->cols / SPAN, rest = w->row_bytes - whole * step;
-  uint8_t padded[8 * 34 + 32] = {0}; /* a row's last, partial span; what follows it stays zero */
-  for (int64_t r = r0; r < r1; r++) {
-    const uint8_t *row = w->data + r * w->row_bytes;
-    vf acc = vf_set1(0);
-    for (int64_t i = 0; i < whole; i++) {
-      /* A page ahead of the hardware's own prefetch: 15 -> 17 GB/s on a Zen 4 core, 6 -> 11 GB/s on a Xeon's. */
-      for (int line = 0; line < step; line += 64) __builtin_prefetch(row + i * step + 4096 + line);
-      acc = span_dot(type, row + i * step, x, i, acc);
-    }
-    if (rest) {
-      memcpy(padded, row + whole * step, (size_t)rest);
-      acc = span_dot(type, padded, x, whole, acc);
-    }
-    out[r] = vf_hsum(acc);
+  vf bias = s.scale;
+  if (has_bias(type)) bias = span_bias(type, &s);
+  for (int c = 0; c < columns; c++) {
+    const struct row_span *column = x + c * spans;
+    const vf dot = vf_from_vi(vi_group_dots(s.q, column->q, weight_bits(type)));
+    acc[c] = vf_fma(dot, vf_mul(s.scale, vf_load(column->scale)), acc[c]);
+    if (has_bias(type)) acc[c] = vf_fma(bias, vf_load(column->sum), acc[c]);
   }
 }
 
-/* ---- several columns */
+/* One row by `columns` columns from t on. */
+INLINE void row_dots(int type, int columns, const struct matrix *w, const uint8_t *row, const struct activations *a, int64_t t,
+                     float *out, int64_t ldo) {
+  const int step = span_bytes(type);
+  const int64_t whole = w->cols / SPAN, rest = w->row_bytes - whole * step;
+  const struct row_span *x = a->rounded + t * a->spans;
+  vf acc[GEMV_COLUMNS];
+  for (int c = 0; c < columns; c++) acc[c] = vf_set1(0);
+  for (int64_t i = 0; i < whole; i++) {
+    /* A page ahead of the hardware's own prefetch: 15 -> 17 GB/s on a Zen 4 core, 6 -> 11 GB/s on a Xeon's. */
+    for (int line = 0; line < step; line += 64) __builtin_prefetch(row + i * step + 4096 + line);
+    span_step(type, columns, row + i * step, x + i, a->spans, acc);
+  }
+  if (rest) {
+    uint8_t padded[8 * 34 + 32] = {0}; /* a row's last, partial span, which the loads of a whole one must not leave */
+    memcpy(padded, row + whole * step, (size_t)rest);
+    span_step(type, columns, padded, x + whole, a->spans, acc);
+  }
+  for (int c = 0; c < columns; c++) out[(t + c) * ldo] = vf_hsum(acc[c]);
+}
 
-enum { PANEL = 16 };
-/* One span of 16 rows: for each lane's group four steps of 4 inputs, a row's 4 bytes side by side. */
-struct panel_span {
-  uint8_t q[LANES][4][PANEL][4];
-  float scale[LANES][PANEL], bias[LANES][PANEL];
+INLINE void gemv(int type, const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo) {
+  for (int64_t r = r0; r < r1; r++) {
+    const uint8_t *row = w->data + r * w->row_bytes;
+    int64_t t = 0;
+    for (; t + 4 <= a->count; t += 4) row_dots(type, 4, w, row, a, t, out + r, ldo);
+    if (t + 2 <= a->count) row_dots(type, 2, w, row, a, t, out + r, ldo), t += 2;
+    if (t < a->count) row_dots(type, 1, w, row, a, t, out + r, ldo);
+  }
+}
+
+/* ---- many columns */
+
+/* TILE_ROWS rows, unpacked: for each lane its steps, one for each span, with a row's bytes side by side. A tile of
+ * activations is laid out likewise (tile_step), so that a product reads both from beginning to end. */
+struct panel_step {
+  uint8_t q[4][TILE_ROWS][4];
+  float scale[TILE_ROWS], bias[TILE_ROWS];
 };
 
-INLINE void pack(int type, const struct matrix *w, int64_t r0, int64_t rows, struct panel_span *panel) {
+INLINE void pack(int type, const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {
   const int step = span_bytes(type);
   const int64_t spans = spans_of(w->cols);
   uint8_t padded[8 * 34 + 32], bytes[SPAN];
   float scale[LANES], bias[LANES];
-  if (rows < PANEL) memset(panel, 0, (size_t)spans * sizeof *panel);
+  if (rows < TILE_ROWS) memset(panel, 0, (size_t)(LANES * spans) * sizeof *panel);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < spans; i++) {
       const uint8_t *p = w->data + (r0 + r) * w->row_bytes + i * step;
@@ -75,87 +83,60 @@ INLINE void pack(int type, const struct matrix *w, int64_t r0, int64_t rows, str
       unpack(type, p, &s);
       for (int j = 0; j < 4; j++) vb_store(bytes + 64 * j, s.q[j]);
       vf_store(scale, s.scale);
-      if (has_bias(type)) vf_store(bias, s.bias);
+      if (has_bias(type)) vf_store(bias, span_bias(type, &s));
       for (int lane = 0; lane < LANES; lane++) {
-        for (int k = 0; k < 4; k++) memcpy(panel[i].q[lane][k][r], bytes + offset_of_lane(lane) + 4 * k, 4);
-        panel[i].scale[lane][r] = scale[lane];
-        if (has_bias(type)) panel[i].bias[lane][r] = bias[lane];
+        struct panel_step *to = panel + lane * spans + i;
+        for (int k = 0; k < 4; k++) memcpy(to->q[k][r], bytes + offset_of_lane(lane) + 4 * k, 4);
+        to->scale[r] = scale[lane];
+        if (has_bias(type)) to->bias[r] = bias[lane];
       }
     }
 }
 
-struct tile_shape {
-  int64_t groups; /* groups of 16 inputs that exist */
-  int shift;      /* log2 of the zero point, or -1 */
-};
-
-/* 16 rows by `columns` columns, starting at column t. */
-INLINE void tile(int columns, bool with_bias, bool signed_bytes, const struct panel_span *panel, struct tile_shape shape,
-                 const struct activations *a, int64_t t, vf result[]) {
-  struct rounded x[GEMM_COLUMNS];
-  vf waiting[4][GEMM_COLUMNS]; /* inner nodes of the tree that wait for their right half */
-  for (int c = 0; c < columns; c++) x[c] = rounded_row(a, t + c);
+/* One panel by GEMM_COLUMNS columns. */
+INLINE void tile(int bits, bool with_bias, const struct panel_step *panel, const struct tile_step *x, int64_t spans, int64_t groups,
+                 tf result[GEMM_COLUMNS]) {
+  tf waiting[4][GEMM_COLUMNS]; /* inner nodes of the tree that wait for their right half */
   for (int n = 0; n < LANES; n++) {
-    const int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3, group = group_of_lane(lane);
-    const int64_t spans = (shape.groups - group + GROUPS - 1) / GROUPS;
-    vf acc[GEMM_COLUMNS];
-    for (int c = 0; c < columns; c++) acc[c] = vf_set1(0);
-    for (int64_t i = 0; i < spans; i++) {
-      const int64_t at = i * SPAN + offset_of_lane(lane), slot = i * GROUPS + lane;
-      vi dot[GEMM_COLUMNS];
-      for (int c = 0; c < columns; c++)
-        dot[c] = shape.shift < 0 ? vi_zero() : vi_set1(-(x[c].isum[slot] * (1 << shape.shift)));
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; k++) {
-        vb w = vb_load(panel[i].q[lane][k]);
-        for (int c = 0; c < columns; c++) dot[c] = vi_dot4(dot[c], w, vb_broadcast4(x[c].q + at + 4 * k), signed_bytes);
-      }
-      vf s = vf_load(panel[i].scale[lane]);
-      for (int c = 0; c < columns; c++) acc[c] = chain_step(acc[c], dot[c], s, vf_set1(x[c].scale[slot]));
+    const int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3;
+    const int64_t steps = (groups - group_of_lane(lane) + GROUPS - 1) / GROUPS;
+    const struct panel_step *p = panel + lane * spans;
+    const struct tile_step *t = x + lane * spans;
+    tf acc[GEMM_COLUMNS];
+    for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_set1(0);
+    for (int64_t i = 0; i < steps; i++) {
+      tb w[4];
+      for (int k = 0; k < 4; k++) w[k] = tb_load(p[i].q[k]);
+      const tf s = tf_load(p[i].scale);
+      for (int c = 0; c < GEMM_COLUMNS; c++)
+        acc[c] = tf_fma(tf_group_dot(w, t[i].q[c], bits), tf_mul(s, tf_set1(t[i].scale[c])), acc[c]);
       if (with_bias) {
-        vf b = vf_load(panel[i].bias[lane]);
-        for (int c = 0; c < columns; c++) acc[c] = vf_fma(b, vf_set1(x[c].sum[slot]), acc[c]);
+        const tf b = tf_load(p[i].bias);
+        for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_fma(b, tf_set1(t[i].sum[c]), acc[c]);
       }
     }
     int level = 0;
     for (; n >> level & 1; level++)
-      for (int c = 0; c < columns; c++) acc[c] = vf_add(waiting[level][c], acc[c]);
-    for (int c = 0; c < columns; c++) {
+      for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_add(waiting[level][c], acc[c]);
+    for (int c = 0; c < GEMM_COLUMNS; c++) {
       if (level < 4) waiting[level][c] = acc[c];
       else result[c] = acc[c];
     }
   }
 }
 
-/* The tile for every kind of weight and number of columns: compiled once each, chosen once for each panel. */
-typedef void tile_function(const struct panel_span *, struct tile_shape, const struct activations *, int64_t, vf[]);
-#define TILE_OF(COLUMNS, KIND, BIAS, SIGNED)                                                                        \
-  static void tile_##KIND##_##COLUMNS(const struct panel_span *panel, struct tile_shape shape,                      \
-                                      const struct activations *a, int64_t t, vf result[]) {                        \
-    tile(COLUMNS, BIAS, SIGNED, panel, shape, a, t, result);                                                        \
+/* The tile for every size of weight: compiled once each, chosen once for each product. */
+typedef void tile_function(const struct panel_step *, const struct tile_step *, int64_t, int64_t, tf[GEMM_COLUMNS]);
+#define TILE_OF(BITS, BIAS)                                                                                         \
+  static void tile_##BITS(const struct panel_step *panel, const struct tile_step *x, int64_t spans, int64_t groups, \
+                          tf result[GEMM_COLUMNS]) {                                                                \
+    tile(BITS, BIAS, panel, x, spans, groups, result);                                                              \
   }
-#define TILES_OF(COLUMNS) \
-  TILE_OF(COLUMNS, plain, false, false) TILE_OF(COLUMNS, bias, true, false) TILE_OF(COLUMNS, signed, false, true)
-TILES_OF(1)
-TILES_OF(2)
-#if GEMM_COLUMNS >= 4
-TILES_OF(4)
-#endif
-#if GEMM_COLUMNS >= 8
-TILES_OF(8)
-#endif
-
-static tile_function *tile_for(int type, int columns) {
-#define KINDS(COLUMNS) \
-  return has_bias(type) ? tile_bias_##COLUMNS : is_signed(type) ? tile_signed_##COLUMNS : tile_plain_##COLUMNS
-#if GEMM_COLUMNS >= 8
-  if (columns == 8) KINDS(8);
-#endif
-#if GEMM_COLUMNS >= 4
-  if (columns == 4) KINDS(4);
-#endif
-  if (columns == 2) KINDS(2);
-  KINDS(1);
+TILE_OF(5, true)
+TILE_OF(6, true)
+TILE_OF(8, SIGNED_ZERO_POINT != 0)
+static tile_function *tile_for(int type) {
+  return weight_bits(type) <= 5 ? tile_5 : weight_bits(type) == 6 ? tile_6 : tile_8;
 }
 
 #define QUANTISED_TYPES(X) \
@@ -163,16 +144,17 @@ static tile_function *tile_for(int type, int columns) {
 
 /* One function for each type, so that the compiler specialises the whole loop. */
 #define DEFINE(T)                                                                                                   \
-  static void gemv_##T(const struct matrix *w, struct rounded x, int64_t r0, int64_t r1, float *out) {              \
-    gemv(TYPE_##T, w, x, r0, r1, out);                                                                              \
+  static void gemv_##T(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,     \
+                       int64_t ldo) {                                                                               \
+    gemv(TYPE_##T, w, a, r0, r1, out, ldo);                                                                         \
   }                                                                                                                 \
-  static void pack_##T(const struct matrix *w, int64_t r0, int64_t rows, struct panel_span *panel) {                \
+  static void pack_##T(const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {                \
     pack(TYPE_##T, w, r0, rows, panel);                                                                             \
   }
 QUANTISED_TYPES(DEFINE)
 #undef DEFINE
 
-static void pack_panel(const struct matrix *w, int64_t r0, int64_t rows, struct panel_span *panel) {
+static void pack_panel(const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {
   switch (w->type) {
 #define CASE(T) \
   case TYPE_##T: pack_##T(w, r0, rows, panel); break;
@@ -182,36 +164,36 @@ static void pack_panel(const struct matrix *w, int64_t r0, int64_t rows, struct 
 }
 
 static void gemm(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo,
-                 struct panel_span *panels) {
-  const int64_t spans = spans_of(w->cols), group = panels_together(w->cols) * PANEL;
-  const struct tile_shape shape = {(w->cols + GROUP - 1) / GROUP, zero_point_shift(w->type)};
-  for (int64_t r = r0; r < r1; r += group) {
-    const int64_t last = r1 < r + group ? r1 : r + group;
-    for (int64_t p = r; p < last; p += PANEL)
-      pack_panel(w, p, last - p < PANEL ? last - p : PANEL, panels + (p - r) / PANEL * spans);
-    for (int64_t t = 0; t < a->count;) {
-      int columns = GEMM_COLUMNS;
-      while (columns > a->count - t) columns /= 2;
-      tile_function *const multiply = tile_for(w->type, columns);
-      for (int64_t p = r; p < last; p += PANEL) {
-        vf result[GEMM_COLUMNS];
-        multiply(panels + (p - r) / PANEL * spans, shape, a, t, result);
-        for (int c = 0; c < columns; c++) store_part(out + (t + c) * ldo + p, last - p, result[c]);
+                 struct panel_step *panels) {
+  const int64_t groups = (w->cols + GROUP - 1) / GROUP, together = panels_together(w->cols) * PANEL_ROWS;
+  const int64_t steps = LANES * a->spans; /* of a panel */
+  tile_function *const multiply = tile_for(w->type);
+  for (int64_t r = r0; r < r1; r += together) {
+    const int64_t last = r1 < r + together ? r1 : r + together;
+    for (int64_t p = r; p < last; p += TILE_ROWS)
+      pack_panel(w, p, last - p < TILE_ROWS ? last - p : TILE_ROWS, panels + (p - r) / TILE_ROWS * steps);
+    for (int64_t t = 0; t < a->count; t += GEMM_COLUMNS)
+      for (int64_t p = r; p < last; p += TILE_ROWS) {
+        tf result[GEMM_COLUMNS]; /* of columns that do not exist too, from whatever lies there */
+        multiply(panels + (p - r) / TILE_ROWS * steps, tile_of(a, t), a->spans, groups, result);
+        for (int64_t c = 0; c < GEMM_COLUMNS && t + c < a->count; c++) {
+          float rows[TILE_ROWS];
+          tf_store(rows, result[c]);
+          memcpy(out + (t + c) * ldo + p, rows, (size_t)(last - p < TILE_ROWS ? last - p : TILE_ROWS) * sizeof *rows);
+        }
       }
-      t += columns;
-    }
   }
 }
 
 static void matmul(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo,
                    uint8_t *scratch) {
-  if (a->count > 1) {
-    gemm(w, a, r0, r1, out, ldo, (struct panel_span *)scratch);
+  if (a->count > MOST_FOR_GEMV) {
+    gemm(w, a, r0, r1, out, ldo, (struct panel_step *)scratch);
     return;
   }
   switch (w->type) {
 #define CASE(T) \
-  case TYPE_##T: gemv_##T(w, rounded_row(a, 0), r0, r1, out); break;
+  case TYPE_##T: gemv_##T(w, a, r0, r1, out, ldo); break;
     QUANTISED_TYPES(CASE)
 #undef CASE
   }
@@ -221,20 +203,19 @@ static void matmul(const struct matrix *w, const struct activations *a, int64_t 
 
 INLINE void dequantize_span(int type, const uint8_t *p, float *out) {
   struct span s;
-  float scale[LANES], bias[LANES];
+  float scale[LANES], minimum[LANES];
   uint8_t bytes[SPAN];
   unpack(type, p, &s);
   for (int j = 0; j < 4; j++) vb_store(bytes + 64 * j, s.q[j]);
   vf_store(scale, s.scale);
-  if (has_bias(type)) vf_store(bias, s.bias);
-  const int shift = zero_point_shift(type);
+  if (has_minimum(type)) vf_store(minimum, s.minimum);
   for (int lane = 0; lane < LANES; lane++) {
     const uint8_t *q = bytes + offset_of_lane(lane);
     float *to = out + group_of_lane(lane) * GROUP;
-    vf v = is_signed(type) && shift < 0 ? vf_from_i8((const int8_t *)q) : vf_from_u8(q);
-    if (shift >= 0) v = vf_sub(v, vf_set1((float)(1 << shift)));
+    vf v = weight_bits(type) == 8 && !zero_point(type) ? vf_from_i8((const int8_t *)q) : vf_from_u8(q);
+    if (zero_point(type)) v = vf_sub(v, vf_set1((float)zero_point(type)));
     v = vf_mul(v, vf_set1(scale[lane]));
-    vf_store(to, has_bias(type) ? vf_add(v, vf_set1(bias[lane])) : v);
+    vf_store(to, has_minimum(type) ? vf_add(v, vf_set1(minimum[lane])) : v);
   }
 }
 

@@ -237,10 +237,10 @@ static PyObject *py_attention(PyObject *self, PyObject *args) {
 
 static void destroy(PyObject *capsule) { model_free(PyCapsule_GetPointer(capsule, CAPSULE)); }
 
-/* Rows of (address, type, rows, cols) to matrices. */
+/* Rows of (address, type, rows, cols) to matrices; no rows is no matrix, no address is one that comes later. */
 static bool take_matrices(struct matrix *to, const int64_t *from, int64_t count) {
   for (int64_t i = 0; i < count; i++, from += 4) {
-    if (!from[0]) continue;
+    if (!from[2]) continue;
     const int64_t size = block_size((int)from[1]);
     if (!size || from[2] < 1 || from[3] < 1 || from[3] % size) return false;
     to[i] = (struct matrix){(const uint8_t *)(uintptr_t)from[0], (int)from[1], from[2], from[3],
@@ -249,32 +249,29 @@ static bool take_matrices(struct matrix *to, const int64_t *from, int64_t count)
   return true;
 }
 
-/* model(set, sizes int64 [13], eps, query_scale, layers int64 [L, 13, 4], windows int64 [L], head int64 [2, 4]) */
+/* model(set, sizes int64 [13], eps, query_scale, layers int64 [L, 13, 4], windows int64 [L], output_norm int64 [4]) */
 static PyObject *py_model(PyObject *self, PyObject *args) {
   (void)self;
   const char *name;
   float eps, query_scale;
-  Py_buffer sizes, layers, windows, head;
-  if (!PyArg_ParseTuple(args, "zy*ffy*y*y*", &name, &sizes, &eps, &query_scale, &layers, &windows, &head)) return NULL;
+  Py_buffer sizes, layers, windows, norm;
+  if (!PyArg_ParseTuple(args, "zy*ffy*y*y*", &name, &sizes, &eps, &query_scale, &layers, &windows, &norm)) return NULL;
   PyObject *result = NULL;
   struct sizes s;
   const struct kernels *set = select_set(name);
   if (set && sizes.len == sizeof s) {
     memcpy(&s, sizes.buf, sizeof s);
-    if (!holds(&layers, s.layers * LAYER_TENSORS * 4, 8) || !holds(&windows, s.layers, 8) || !holds(&head, 8, 8)) {
+    if (!holds(&layers, s.layers * LAYER_TENSORS * 4, 8) || !holds(&windows, s.layers, 8) || !holds(&norm, 4, 8)) {
       fail(PyExc_ValueError, "tables of the wrong length");
     } else {
       struct model *m = model_new(s, set);
-      struct matrix ends[2] = {0};
       if (!m) {
         PyErr_NoMemory();
-      } else if (!take_matrices(m->tensors, layers.buf, s.layers * LAYER_TENSORS) || !take_matrices(ends, head.buf, 2)) {
+      } else if (!take_matrices(m->tensors, layers.buf, s.layers * LAYER_TENSORS) || !take_matrices(&m->output_norm, norm.buf, 1)) {
         model_free(m);
         fail(PyExc_ValueError, "a tensor of unknown type or shape");
       } else {
         memcpy(m->windows, windows.buf, (size_t)windows.len);
-        m->output_norm = ends[0];
-        m->output = ends[1];
         m->eps = eps;
         m->query_scale = query_scale;
         result = PyCapsule_New(m, CAPSULE, destroy);
@@ -287,13 +284,37 @@ static PyObject *py_model(PyObject *self, PyObject *args) {
   PyBuffer_Release(&sizes);
   PyBuffer_Release(&layers);
   PyBuffer_Release(&windows);
-  PyBuffer_Release(&head);
+  PyBuffer_Release(&norm);
   return result;
 }
 
-/* layers(model, first, last, x [T, D] in place, start_pos, cos, sin, local_cos, local_sin, keys, values, tiles, cancel)
+/* place(model, layer, tensor, address): where a matrix lies from now on, 0 for nowhere. */
+static PyObject *py_place(PyObject *self, PyObject *args) {
+  (void)self;
+  PyObject *capsule;
+  long long layer, tensor, address;
+  if (!PyArg_ParseTuple(args, "OLLL", &capsule, &layer, &tensor, &address)) return NULL;
+  struct model *m = PyCapsule_GetPointer(capsule, CAPSULE);
+  if (!m) return NULL;
+  if (layer < 0 || layer >= m->size.layers || tensor < 0 || tensor >= LAYER_TENSORS)
+    return fail(PyExc_ValueError, "no such tensor");
+  m->tensors[layer * LAYER_TENSORS + tensor].data = (const uint8_t *)(uintptr_t)address;
+  return Py_NewRef(Py_None);
+}
+
+/* Whether every matrix of blocks first..last-1 has a place. */
+static bool placed(const struct model *m, int64_t first, int64_t last) {
+  for (int64_t block = first; block < last; block++)
+    for (int64_t i = block % 2 ? FFN_NORM : ATTN_NORM; i < (block % 2 ? LAYER_TENSORS : FFN_NORM); i++) {
+      const struct matrix *w = &m->tensors[block / 2 * LAYER_TENSORS + i];
+      if (w->rows && !w->data) return false;
+    }
+  return true;
+}
+
+/* blocks(model, first, last, x [T, D] in place, start_pos, cos, sin, local_cos, local_sin, keys, values, tiles, cancel)
  * -> whether it ran to its end */
-static PyObject *py_layers(PyObject *self, PyObject *args) {
+static PyObject *py_blocks(PyObject *self, PyObject *args) {
   (void)self;
   PyObject *capsule;
   long long first, last, start, tiles;
@@ -308,16 +329,18 @@ static PyObject *py_layers(PyObject *self, PyObject *args) {
     const int64_t tokens = x.len / 4 / s->hidden, angles = tokens * (s->rope_dim / 2);
     const int64_t bytes = s->layers * cache_bytes(s->kv_heads, tiles, model_head_dim_padded(m), !s->float_precision);
     if (tokens < 1 || tokens > s->max_tokens || !holds(&x, tokens * s->hidden, 4) || first < 0 || last < first ||
-        last > s->layers || start < 0 || start + tokens > tiles * TILE || !holds(&cos, angles, 4) || !holds(&sin, angles, 4) ||
+        last > 2 * s->layers || start < 0 || start + tokens > tiles * TILE || !holds(&cos, angles, 4) || !holds(&sin, angles, 4) ||
         !holds(&local_cos, angles, 4) || !holds(&local_sin, angles, 4) || keys.len != bytes || values.len != bytes ||
         cancel.len != 4) {
       fail(PyExc_ValueError, "arrays of the wrong length, or a position outside the cache");
+    } else if (!placed(m, first, last)) {
+      fail(PyExc_ValueError, "a matrix of these blocks is nowhere");
     } else {
       struct pass p = {x.buf, tokens, start, first, last, {cos.buf, sin.buf}, {local_cos.buf, local_sin.buf},
                        keys.buf, values.buf, tiles, cancel.buf};
       enum status status;
       Py_BEGIN_ALLOW_THREADS;
-      status = model_layers(m, &p);
+      status = model_blocks(m, &p);
       Py_END_ALLOW_THREADS;
       result = status_result(status);
     }
@@ -327,29 +350,61 @@ static PyObject *py_layers(PyObject *self, PyObject *args) {
   return result;
 }
 
-/* head(model, x [R, D], logits [R, V]) */
+/* head(model, x [R, D], type, data of n rows of the output matrix, first_row, logits [R, V]): fills columns
+ * first_row..first_row+n-1 of the logits. */
 static PyObject *py_head(PyObject *self, PyObject *args) {
   (void)self;
   PyObject *capsule;
-  Py_buffer x, logits;
-  if (!PyArg_ParseTuple(args, "Oy*w*", &capsule, &x, &logits)) return NULL;
+  int type;
+  long long first;
+  Py_buffer x, data, logits;
+  if (!PyArg_ParseTuple(args, "Oy*iy*Lw*", &capsule, &x, &type, &data, &first, &logits)) return NULL;
   PyObject *result = NULL;
   struct model *m = PyCapsule_GetPointer(capsule, CAPSULE);
   if (m) {
-    const int64_t rows = x.len / 4 / m->size.hidden;
-    if (rows < 1 || rows > m->size.max_tokens || !holds(&x, rows * m->size.hidden, 4) ||
-        !holds(&logits, rows * m->size.vocab, 4)) {
+    const int64_t rows = x.len / 4 / m->size.hidden, size = block_size(type);
+    const int64_t row_bytes = size ? m->size.hidden / size * block_bytes(type) : 0;
+    const int64_t count = row_bytes ? data.len / row_bytes : 0;
+    struct matrix output;
+    if (rows < 1 || rows > m->size.max_tokens || !holds(&x, rows * m->size.hidden, 4) || first < 0 ||
+        first + count > m->size.vocab || !holds(&logits, rows * m->size.vocab, 4)) {
       fail(PyExc_ValueError, "rows or logits of the wrong length");
-    } else {
+    } else if (view(&output, &data, type, count, m->size.hidden)) {
       enum status status;
       Py_BEGIN_ALLOW_THREADS;
-      status = model_head(m, x.buf, rows, logits.buf, NULL);
+      status = model_head(m, &output, x.buf, rows, (float *)logits.buf + first);
       Py_END_ALLOW_THREADS;
       result = status_result(status);
     }
   }
   PyBuffer_Release(&x);
+  PyBuffer_Release(&data);
   PyBuffer_Release(&logits);
+  return result;
+}
+
+/* read(threads, data): reads every byte once. */
+static PyObject *py_read(PyObject *self, PyObject *args) {
+  (void)self;
+  int threads;
+  Py_buffer data;
+  if (!PyArg_ParseTuple(args, "iy*", &threads, &data)) return NULL;
+  PyObject *result = NULL;
+  if (threads < 1 || data.len % 8) {
+    fail(PyExc_ValueError, "threads must be positive and the data whole words of 8 bytes");
+  } else {
+    uint64_t sum = 0;
+    struct pool *pool;
+    Py_BEGIN_ALLOW_THREADS;
+    pool = pool_new(threads);
+    if (pool) {
+      sum = read_all(pool, data.buf, data.len);
+      pool_free(pool);
+    }
+    Py_END_ALLOW_THREADS;
+    result = pool ? PyLong_FromUnsignedLongLong(sum) : PyErr_NoMemory();
+  }
+  PyBuffer_Release(&data);
   return result;
 }
 
@@ -358,7 +413,8 @@ static PyMethodDef METHODS[] = {
     {"matmul", py_matmul, METH_VARARGS, NULL},       {"embedding", py_embedding, METH_VARARGS, NULL},
     {"rows", py_rows, METH_VARARGS, NULL},           {"rope", py_rope, METH_VARARGS, NULL},
     {"attention", py_attention, METH_VARARGS, NULL}, {"model", py_model, METH_VARARGS, NULL},
-    {"layers", py_layers, METH_VARARGS, NULL},       {"head", py_head, METH_VARARGS, NULL},
+    {"place", py_place, METH_VARARGS, NULL},         {"blocks", py_blocks, METH_VARARGS, NULL},
+    {"head", py_head, METH_VARARGS, NULL},           {"read", py_read, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "kernels._cpu", "The CPU kernels.", -1, METHODS, NULL, NULL, NULL, NULL};

@@ -1,8 +1,8 @@
 /* Vectors for AVX2 with FMA and F16C: 16 floats or ints as two registers, 64 bytes as two halves. */
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
-#define GEMM_COLUMNS 4
-#define SIGNED_ZERO_POINT_SHIFT (-1) /* signed bytes are multiplied as they are */
+#define GEMM_COLUMNS 6
+#define SIGNED_ZERO_POINT 0 /* signed bytes are multiplied as they are */
 
 typedef struct { __m256 a, b; } vf;
 typedef struct { __m256i a, b; } vi;
@@ -58,11 +58,6 @@ INLINE __m256 load_bf16(const uint16_t *p) {
 INLINE vf vf_load_bf16(const uint16_t *p) { return (vf){load_bf16(p), load_bf16(p + 8)}; }
 INLINE float f16_to_f32(uint16_t h) { return _cvtsh_ss(h); }
 
-INLINE vi vi_zero(void) { return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-INLINE vi vi_set1(int32_t x) { return (vi){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-INLINE vi vi_load(const int32_t *p) { return (vi){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 8))}; }
-INLINE vi vi_sub(vi x, vi y) { return (vi){_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-INLINE vi vi_shl(vi x, int n) { return (vi){_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
 INLINE int32_t vi_hsum(vi v) {
   __m256i a = _mm256_add_epi32(v.a, v.b);
   __m128i b = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
@@ -84,26 +79,66 @@ INLINE vf vf_from_u8(const uint8_t *p) {
 
 INLINE vb vb_load(const void *p) { return (vb){_mm256_loadu_si256(p), _mm256_loadu_si256((const __m256i *)p + 1)}; }
 INLINE void vb_store(void *p, vb x) { _mm256_storeu_si256(p, x.a); _mm256_storeu_si256((__m256i *)p + 1, x.b); }
-/* maddubs saturates at 32,767: unsigned weights have at most 6 bits, and |w| * sign(x, w) reaches 2 * 128 * 127. */
-INLINE __m256i dot4(__m256i acc, __m256i w, __m256i x, bool is_signed) {
-  __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
-                            : _mm256_maddubs_epi16(w, x);
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+
+/* Products of bytes. maddubs adds two neighbours in 16 bits and saturates at 32,767. A pair reaches 2 * 31 * 127 =
+ * 7,874 for weights of up to 5 bits, so that four pairs may be added before they are widened; 16,002 for 6 bits, two
+ * pairs; 32,512 for signed bytes (as |w| * sign(x, w)), none. */
+INLINE __m256i pairs(__m256i w, __m256i x, int bits) {
+  return bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)) : _mm256_maddubs_epi16(w, x);
 }
-INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
-  return (vi){dot4(acc.a, w.a, x.a, is_signed), dot4(acc.b, w.b, x.b, is_signed)};
+INLINE __m256i widen(__m256i pair_sums) { return _mm256_madd_epi16(pair_sums, _mm256_set1_epi16(1)); }
+INLINE __m256i add_halves16(__m256i a, __m256i b) { /* lanes of 32 bits: a0+a2, b0+b2, a1+a3, b1+b3 of each 128 */
+  return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
 }
-INLINE vb vb_broadcast4(const int8_t *x) {
+INLINE __m256i add_halves32(__m256i a, __m256i b) {
+  return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+/* Lane 4g + p is the sum of lanes 4g .. 4g+3 of pairs p. */
+INLINE __m256i group_dots(__m256i a, __m256i b, __m256i c, __m256i d, int bits) {
+  if (bits == 8) {
+    __m256i ab = add_halves32(widen(a), widen(b)), cd = add_halves32(widen(c), widen(d));
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+  }
+  __m256i ab = add_halves16(a, b), cd = add_halves16(c, d);
+  __m256i low = _mm256_unpacklo_epi64(ab, cd), high = _mm256_unpackhi_epi64(ab, cd);
+  return bits == 6 ? _mm256_add_epi32(widen(low), widen(high)) : widen(_mm256_add_epi16(low, high));
+}
+/* Sums of q * x over the 16 inputs of each lane's group; `bits` is the size of q, 8 for signed bytes. */
+INLINE vi vi_group_dots(const vb q[4], const int8_t *x, int bits) {
+  __m256i a[4], b[4];
+  for (int j = 0; j < 4; j++) {
+    const vb v = vb_load(x + 64 * j);
+    a[j] = pairs(q[j].a, v.a, bits);
+    b[j] = pairs(q[j].b, v.b, bits);
+  }
+  return (vi){group_dots(a[0], a[1], a[2], a[3], bits), group_dots(b[0], b[1], b[2], b[3], bits)};
+}
+
+/* Tiles of 8 rows, half a panel: with 16, the sums of a few columns alone would fill the 16 registers. */
+typedef __m256 tf;
+typedef __m256i tb;
+enum { TILE_ROWS = 8 };
+INLINE tf tf_set1(float x) { return _mm256_set1_ps(x); }
+INLINE tf tf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void tf_store(float *p, tf x) { _mm256_storeu_ps(p, x); }
+INLINE tf tf_add(tf x, tf y) { return _mm256_add_ps(x, y); }
+INLINE tf tf_mul(tf x, tf y) { return _mm256_mul_ps(x, y); }
+INLINE tf tf_fma(tf x, tf y, tf z) { return _mm256_fmadd_ps(x, y, z); }
+INLINE tb tb_load(const void *p) { return _mm256_loadu_si256(p); }
+INLINE __m256i broadcast4(const int8_t *x) {
   int32_t v;
   __builtin_memcpy(&v, x, 4);
-  return (vb){_mm256_set1_epi32(v), _mm256_set1_epi32(v)};
+  return _mm256_set1_epi32(v);
 }
-INLINE __m256i reduce4(__m256i a, __m256i b, __m256i c, __m256i d) {
-  __m256i ab = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-  __m256i cd = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-  return _mm256_add_epi32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+/* The sum over one group of 16 inputs for every row of a tile. */
+INLINE tf tf_group_dot(const tb w[4], const int8_t *x, int bits) {
+  __m256i p[4];
+  for (int k = 0; k < 4; k++) p[k] = pairs(w[k], broadcast4(x + 4 * k), bits);
+  if (bits == 8)
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_add_epi32(widen(p[0]), widen(p[1])), _mm256_add_epi32(widen(p[2]), widen(p[3]))));
+  const __m256i low = _mm256_add_epi16(p[0], p[1]), high = _mm256_add_epi16(p[2], p[3]);
+  return _mm256_cvtepi32_ps(bits == 6 ? _mm256_add_epi32(widen(low), widen(high)) : widen(_mm256_add_epi16(low, high)));
 }
-INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) { return (vi){reduce4(a.a, b.a, c.a, d.a), reduce4(a.b, b.b, c.b, d.b)}; }
 
 INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }
 INLINE vh vh_shr(vh a, int n) { return _mm256_srli_epi16(a, n); } /* crosses bytes: mask afterwards */
@@ -135,12 +170,5 @@ INLINE vf vf_from_bytes(uint64_t lo, uint64_t hi, const uint8_t *order, bool is_
   return (vf){_mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v)),
               _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(w) : _mm256_cvtepu8_epi32(w))};
 }
-INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
-  __m128i v = _mm_setzero_si128();
-#define TAKE(i) v = _mm_insert_epi16(v, *(const uint16_t *)(p + (i) * stride), i);
-  TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
-#undef TAKE
-  __m256 f = _mm256_cvtph_ps(v);
-  return (vf){_mm256_permutevar8x32_ps(f, _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5)),
-              _mm256_permutevar8x32_ps(f, _mm256_setr_epi32(2, 3, 6, 7, 2, 3, 6, 7))};
-}
+INLINE vf vf_spread(__m256 x) { return (vf){_mm256_permute2f128_ps(x, x, 0x00), _mm256_permute2f128_ps(x, x, 0x11)}; }
+#include "simd_x86.h"

@@ -2,7 +2,7 @@
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
 #define GEMM_COLUMNS 8
-#define SIGNED_ZERO_POINT_SHIFT 7 /* signed bytes are used as byte ^ 0x80, zero point 128 */
+#define SIGNED_ZERO_POINT 128 /* signed bytes are used as byte ^ 0x80 */
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -45,10 +45,6 @@ INLINE vf vf_load_bf16(const uint16_t *p) {
 INLINE float f16_to_f32(uint16_t h) { return _cvtsh_ss(h); }
 
 INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
-INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
-INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-INLINE vi vi_shl(vi a, int n) { return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n)); }
 INLINE int32_t vi_hsum(vi v) { return _mm512_reduce_add_epi32(v); }
 INLINE void vi_store_i8(int8_t *p, vi x) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(x)); }
 INLINE vf vf_from_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p))); }
@@ -95,12 +91,9 @@ INLINE vf vf_from_bytes(uint64_t lo, uint64_t hi, const uint8_t *order, bool is_
   v = _mm_shuffle_epi8(v, _mm_loadu_si128((const void *)order));
   return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(v) : _mm512_cvtepu8_epi32(v));
 }
-/* Eight float16 at p, p + stride, ..., each for two groups, in lane order. */
-INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
-  __m128i v = _mm_setzero_si128();
-#define TAKE(i) v = _mm_insert_epi16(v, *(const uint16_t *)(p + (i) * stride), i);
-  TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7)
-#undef TAKE
-  const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5, 2, 3, 6, 7, 2, 3, 6, 7);
-  return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_cvtph_ps(v)));
+INLINE vf vf_spread(__m256 x) {
+  const __m512 wide = _mm512_castps256_ps512(x);
+  return _mm512_shuffle_f32x4(wide, wide, 0x50);
 }
+#include "simd_x86.h"
+#include "whole_tiles.h"

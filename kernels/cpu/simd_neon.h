@@ -3,7 +3,7 @@
 #include <arm_neon.h>
 #define INLINE static inline __attribute__((always_inline))
 #define GEMM_COLUMNS 4
-#define SIGNED_ZERO_POINT_SHIFT (-1) /* signed bytes are multiplied as they are */
+#define SIGNED_ZERO_POINT 0 /* signed bytes are multiplied as they are */
 
 typedef struct { float32x4_t a, b, c, d; } vf;
 typedef struct { int32x4_t a, b, c, d; } vi;
@@ -65,12 +65,7 @@ INLINE float f16_to_f32(uint16_t h) {
   return f;
 }
 
-INLINE vi vi_set1(int32_t x) { return (vi)ALL(vdupq_n_s32(x)); }
-INLINE vi vi_zero(void) { return vi_set1(0); }
-INLINE vi vi_load(const int32_t *p) { return (vi)FROM(vld1q_s32, p); }
-INLINE vi vi_sub(vi x, vi y) { return (vi)EACH2(vsubq_s32, x, y); }
-/* Shifts by operators of vector types: the intrinsics want a literal, and this count is constant once inlined. */
-INLINE vi vi_shl(vi x, int n) { return (vi){x.a << n, x.b << n, x.c << n, x.d << n}; }
+INLINE vi vi_zero(void) { return (vi)ALL(vdupq_n_s32(0)); }
 INLINE int32_t vi_hsum(vi v) { return vaddvq_s32(vaddq_s32(vaddq_s32(v.a, v.b), vaddq_s32(v.c, v.d))); }
 INLINE int16x8_t low_halves(int32x4_t x, int32x4_t y) {
   return vuzp1q_s16(vreinterpretq_s16_s32(x), vreinterpretq_s16_s32(y));
@@ -157,3 +152,5 @@ INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
   const float32x4_t x = vcvt_f32_f16(vreinterpret_f16_u16(first)), y = vcvt_f32_f16(vreinterpret_f16_u16(second));
   return (vf){x, x, y, y};
 }
+
+#include "whole_tiles.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #define INLINE static inline
 #define GEMM_COLUMNS 2
-#define SIGNED_ZERO_POINT_SHIFT (-1)
+#define SIGNED_ZERO_POINT 0
 
 typedef struct { float v[16]; } vf;
 typedef struct { int32_t v[16]; } vi;
@@ -51,10 +51,6 @@ INLINE void vf_store_f16(uint16_t *p, vf x) { EACH(16) p[i] = f32_to_f16(x.v[i])
 INLINE vf vf_load_bf16(const uint16_t *p) { vf r; EACH(16) r.v[i] = bits_to_f32((uint32_t)p[i] << 16); return r; }
 
 INLINE vi vi_zero(void) { vi r; memset(&r, 0, 64); return r; }
-INLINE vi vi_set1(int32_t x) { vi r; EACH(16) r.v[i] = x; return r; }
-INLINE vi vi_load(const int32_t *p) { vi r; memcpy(&r, p, 64); return r; }
-INLINE vi vi_sub(vi a, vi b) { EACH(16) a.v[i] -= b.v[i]; return a; }
-INLINE vi vi_shl(vi a, int n) { EACH(16) a.v[i] *= 1 << n; return a; }
 INLINE int32_t vi_hsum(vi v) { int32_t s = 0; EACH(16) s += v.v[i]; return s; }
 INLINE void vi_store_i8(int8_t *p, vi x) { EACH(16) p[i] = (int8_t)x.v[i]; }
 INLINE vf vf_from_i8(const int8_t *p) { vf r; EACH(16) r.v[i] = p[i]; return r; }
@@ -113,4 +109,5 @@ INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
   }
   return r;
 }
+#include "whole_tiles.h"
 #undef EACH

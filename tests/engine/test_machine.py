@@ -20,6 +20,8 @@ def test_there_is_memory_and_a_core_and_a_name() -> None:
     assert machine.available_memory() > 1 << 20
     assert 1 <= machine.physical_cores() <= (os.cpu_count() or 1)
     assert machine.processor_name()
+    assert machine.total_memory() >= machine.available_memory()
+    assert 0 <= machine.cache_bytes() < machine.total_memory()
 
 
 def test_a_memory_limit_counts_page_cache_as_free(cgroup: Path) -> None:
@@ -48,3 +50,15 @@ def test_no_limit_is_no_limit(cgroup: Path) -> None:
 def test_a_processor_quota_bounds_the_cores(cgroup: Path, quota: str, most: int) -> None:
     (cgroup / "cpu.max").write_text(quota + "\n")
     assert 1 <= machine.physical_cores() <= most
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_memory_limit_is_the_total(cgroup: Path, name: str) -> None:
+    installed = machine.total_memory()
+    (cgroup / name).parent.mkdir(exist_ok=True)
+    (cgroup / name).write_text(f"{installed + 1}\n")
+    assert machine.total_memory() == installed
+    (cgroup / name).write_text("1000000\n")
+    assert machine.total_memory() == 1_000_000
+    (cgroup / name).write_text("max\n")
+    assert machine.total_memory() == installed

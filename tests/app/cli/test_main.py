@@ -18,7 +18,7 @@ import pytest
 from app.__main__ import main
 from tests.tiny_gguf import CHATML, write_tiny_model
 
-COMMANDS = ("run", "bench", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+COMMANDS = ("run", "bench", "probe", "perplexity", "tokenize", "render", "inspect", "models", "pull")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,168 @@
+"""Which weight blocks stay in memory and which are read for every pass: a pure function of sizes and rates.
+
+For a dense model a fixed resident set is optimal: every pass uses every block once, so a cache of those last
+used would never hit. Knows bytes and rates; touches no memory, file or clock. Called by the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.errors import BudgetError
+from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
+from engine.tiers.rates import Rates
+
+FEWEST_SLOTS, MOST_SLOTS = 2, 4
+"""One slot is computed from while another is filled; more even out blocks of different sizes."""
+_RESIDENT_PER_RING = 7
+"""More than the fewest slots only where residents are 7 times the ring: a slot too many costs reads in every
+pass, one too few costs a stall, and only where disk and products are about equally fast."""
+_STEPS = 256
+"""Sizes of the resident set that are weighed: about one for each block of a large model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where every block is, and what that costs. Blocks are named by their index."""
+
+    resident: frozenset[int]
+    """Blocks that stay in memory."""
+    streamed: tuple[int, ...]
+    """Blocks that are read for every pass, in order; never the embedding, whose rows are read one by one."""
+    slots: int
+    """Of the staging ring; 0 when nothing is streamed."""
+    slot_bytes: int
+    resident_bytes: int
+    """Memory of the resident blocks, in whole pages."""
+    read_bytes: int
+    """From disk for one pass."""
+    predicted_decode_s: float | None
+    """Seconds of a decode step from an empty context; None without rates."""
+    limited_by: str
+    """What a decode step waits for, in words; empty without rates."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory of the staging ring."""
+        return self.slots * self.slot_bytes
+
+    @property
+    def ram_bytes(self) -> int:
+        """Memory of everything planned here; never above the budget."""
+        return self.resident_bytes + self.ring_bytes
+
+
+def plan(
+    blocks: Sequence[Block],
+    budget: int,
+    rates: Rates | None,
+    *,
+    among: frozenset[int] | None = None,
+) -> Plan:
+    """Choose what stays within `budget`, bytes for weights and ring together, so that least is read.
+
+    Rates predict, they do not choose. With `among` only those blocks may stay, so that nothing is moved in.
+    Raises BudgetError naming the smallest budget that works. A larger budget never reads more: it is chosen
+    from the same placements, of which more fit.
+    """
+    used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
+    memory = {block.index: slot_bytes_for(block) for block in blocks}
+    may_stay = among if among is not None else memory.keys()
+    sizes = [
+        _Sizes(block.index, block.n_bytes, memory[block.index], block.index in may_stay) for block in used
+    ]
+    placements = [_place(sizes, step) for step in range(_STEPS + 1)]
+    fitting = [placement for placement in placements if placement.ram_bytes <= budget]
+    if not fitting:
+        raise _too_small(budget, min(placement.ram_bytes for placement in placements))
+    best = min(fitting, key=lambda placement: (placement.read_bytes, placement.ram_bytes))
+    resident = {block.index for block in used} - set(best.streamed)
+    if not best.streamed:
+        # A pass reads only a few rows of the embedding, so everything else comes first.
+        room = budget - best.ram_bytes
+        rest = may_stay - {block.index for block in used}
+        resident |= {index for index in rest if memory[index] <= room}
+    predicted, limited_by = (None, "") if rates is None else _predict(used, best.read_bytes, rates)
+    return Plan(
+        resident=frozenset(resident),
+        streamed=best.streamed,
+        slots=best.slots,
+        slot_bytes=best.slot_bytes,
+        resident_bytes=sum(memory[index] for index in resident),
+        read_bytes=best.read_bytes,
+        predicted_decode_s=predicted,
+        limited_by=limited_by,
+    )
+
+
+class _Sizes(NamedTuple):
+    """A block as far as placement goes."""
+
+    block: int
+    n_bytes: int
+    memory: int
+    may_stay: bool
+
+
+class _Placement(NamedTuple):
+    """One way to divide the blocks of a pass, whatever the budget."""
+
+    streamed: tuple[int, ...]
+    slots: int
+    slot_bytes: int
+    ram_bytes: int
+    read_bytes: int
+
+
+def _place(used: Sequence[_Sizes], step: int) -> _Placement:
+    """Keep about step / _STEPS of the bytes, spread evenly through the pass.
+
+    Even, because while residents are computed the disk works on only until the ring is full. As with the
+    points of Bresenham's lines, a block stays when the bytes owed so far reach half of it.
+    """
+    streamed: list[_Sizes] = []
+    owed = resident_bytes = 0
+    for sizes in used:
+        owed += sizes.n_bytes * step
+        if sizes.may_stay and 2 * owed >= sizes.n_bytes * _STEPS:
+            owed -= sizes.n_bytes * _STEPS
+            resident_bytes += sizes.memory
+        else:
+            streamed.append(sizes)
+    slot_bytes = max((sizes.memory for sizes in streamed), default=0)
+    slots = 0
+    if streamed:
+        affordable = resident_bytes // (_RESIDENT_PER_RING * slot_bytes)
+        slots = max(FEWEST_SLOTS, min(MOST_SLOTS, affordable))
+    return _Placement(
+        streamed=tuple(sizes.block for sizes in streamed),
+        slots=slots,
+        slot_bytes=slot_bytes,
+        ram_bytes=resident_bytes + slots * slot_bytes,
+        read_bytes=sum(sizes.n_bytes for sizes in streamed),
+    )
+
+
+def _too_small(budget: int, smallest: int) -> BudgetError:
+    needed = -(-smallest // 10**6)  # rounded up: what the message names must do
+    return BudgetError(
+        f"{max(0, budget) / 1e6:,.0f} MB of memory for weights are too little: even reading them from disk "
+        f"as they are used takes {needed:,} MB; give more (--ram-budget), or use a smaller context (-c)"
+    )
+
+
+def _predict(used: Sequence[Block], read_bytes: int, rates: Rates) -> tuple[float, str]:
+    """Seconds of a decode step, and what it waits for: reads run beside the products."""
+    pieces = [piece for block in used for piece in block.pieces]
+    disk_s = read_bytes / rates.disk if read_bytes else 0.0
+    memory_s = sum(piece.n_bytes for piece in pieces) / rates.dram
+    products_s = sum(piece.n_bytes / rates.product(piece.quant_type) for piece in pieces)
+    if disk_s > products_s:
+        return disk_s, "the disk"
+    return products_s, "memory bandwidth" if memory_s > _NEAR_MEMORY * products_s else "the processor"
+
+
+_NEAR_MEMORY = 0.75
+"""Products that reach this share of plain reads wait for memory; below it they wait for their arithmetic."""

@@ -1,0 +1,238 @@
+"""Measures this machine for the planner: memory, products of each quant type, and a model's disk.
+
+Knows how to time without being fooled by caches; keeps figures through `rates` and plans nothing. A product
+is compared with its oracle before it is timed. Called by the loader and by
+`tiercel probe`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.cancel import CancelToken
+from engine.errors import CancelledError, KernelError
+from engine.machine import available_memory, cache_bytes, physical_cores, processor_name
+from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.rates import Measured, Rates, load_rates, save_rates
+from kernels.quant_types import QuantType, row_bytes
+
+_LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
+"""Size of what is read and multiplied, between them twice the caches."""
+_PATTERN_BYTES = 1 << 20
+_COLUMNS = 4096
+_TRIALS = 5
+_REQUEST_BYTES, _IN_FLIGHT = 4 << 20, 4
+"""As the streamer reads."""
+_DISK_BYTES, _DISK_S = 512 << 20, 1.0
+"""The disk is read until either is reached."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """What `measure_machine` found; bytes per second."""
+
+    device: str
+    """Processor and instruction set."""
+    threads: int
+    dram: float
+    gemv: Mapping[str, float]
+    """By the name of the quant type."""
+    disk: float | None
+    """None when no model was named."""
+
+
+def model_rates(
+    disk_of: Path | None,
+    types: Iterable[QuantType],
+    threads: int,
+    rates_file: Path,
+    *,
+    measure: bool,
+    cancel: CancelToken,
+) -> tuple[Rates | None, tuple[str, ...]]:
+    """Rates for products of these types, and for reading the file `disk_of` where one is named.
+
+    What `rates_file` lacks is measured, in less than 2 s, and kept in it; without `measure`, None is the
+    answer then. The second value is what a person should know. Needs the C kernels. Raises CancelledError,
+    KernelError and StreamError.
+    """
+    fingerprint = _fingerprint(_device(), threads)
+    known = load_rates(rates_file, fingerprint)
+    missing = set(types) - set(known.gemv) or known.dram is None
+    if disk_of is not None:
+        missing = missing or disk_of.stat().st_dev not in known.disks
+    if missing and not measure:
+        return None, ()
+    measured = _complete(known, types, disk_of, threads, cancel) if missing else known
+    assert measured.dram is not None
+    disk = measured.disks[disk_of.stat().st_dev] if disk_of is not None else 0.0
+    rates = Rates(measured.dram, measured.gemv, disk)
+    if missing:
+        try:
+            save_rates(rates_file, fingerprint, measured)
+        except OSError as error:
+            return rates, (
+                f"the speed of this machine cannot be kept in {rates_file} ({error.strerror}): every load "
+                "measures it again",
+            )
+    return rates, ()
+
+
+def measure_machine(
+    path: Path | None, threads: int | None, rates_file: Path | None, cancel: CancelToken
+) -> MachineRates:
+    """Measure every type again, the disk only of a model `path`, and keep it all in `rates_file`.
+
+    `threads` is by default the physical cores. Raises KernelError without the C kernels or where one is
+    wrong, CancelledError, StreamError, and OSError when the file cannot be written.
+    """
+    try:
+        device = _device()
+    except ImportError as error:
+        raise KernelError(
+            f"there is nothing to measure: the C kernels are not installed ({error}); install a C compiler "
+            "and then Tiercel again (make setup)"
+        ) from None
+    threads = threads or physical_cores()
+    measured = _complete(Measured(), QuantType, path, threads, cancel)
+    if rates_file:
+        fingerprint = _fingerprint(device, threads)
+        others = load_rates(rates_file, fingerprint).disks
+        save_rates(rates_file, fingerprint, replace(measured, disks={**others, **measured.disks}))
+    assert measured.dram is not None
+    return MachineRates(
+        device=device,
+        threads=threads,
+        dram=measured.dram,
+        gemv={quant_type.name: rate for quant_type, rate in measured.gemv.items()},
+        disk=measured.disks[path.stat().st_dev] if path else None,
+    )
+
+
+def _device() -> str:
+    """What the rates belong to; ImportError without the C kernels."""
+    from kernels import cpu
+
+    return f"{processor_name()}, cpu {cpu.instruction_sets()[0]}"
+
+
+def _fingerprint(device: str, threads: int) -> str:
+    return f"{device}, {threads} threads"
+
+
+def _complete(
+    known: Measured, types: Iterable[QuantType], path: Path | None, threads: int, cancel: CancelToken
+) -> Measured:
+    """Measure what is not known yet of memory, of these types and of the disk of `path`."""
+    missing = sorted(set(types) - set(known.gemv))
+    dram, gemv, disks = known.dram, known.gemv, known.disks
+    if dram is None or missing:
+        dram, new = probe_memory(threads, missing, cancel)
+        gemv = {**gemv, **new}
+    if path and path.stat().st_dev not in disks:
+        disks = {**disks, path.stat().st_dev: probe_disk(path, cancel)}
+    return Measured(dram, gemv, disks)
+
+
+def probe_memory(
+    threads: int, types: Iterable[QuantType], cancel: CancelToken
+) -> tuple[float, dict[QuantType, float]]:
+    """Bytes per second of plain reads and of each type's product with one column, on all threads.
+
+    Raises KernelError for a product that differs from its oracle; CancelledError.
+    """
+    from kernels import cpu
+    from kernels.verification import product_is_right
+
+    data = _finite_bytes()
+    x = np.random.default_rng(0).standard_normal((1, _COLUMNS)).astype(np.float32)
+
+    def product_rate(quant_type: QuantType) -> float:
+        one_row = row_bytes(quant_type, _COLUMNS)
+        matrix = data[: data.size // one_row * one_row]
+        _check(cancel)
+        if not product_is_right(matrix, quant_type, _COLUMNS):
+            raise KernelError(
+                f"the product with {quant_type.name} differs from its oracle on this processor: nothing was "
+                "timed; please report it with the output of `tiercel --version`"
+            )
+        return _rate(
+            lambda part: cpu.matmul(x, part, quant_type, threads=threads), matrix, matrix[:one_row], cancel
+        )
+
+    dram = _rate(lambda part: cpu.read_bytes(part, threads), data, data[:_PATTERN_BYTES], cancel)
+    return dram, {quant_type: product_rate(quant_type) for quant_type in types}
+
+
+def _finite_bytes() -> Bytes:
+    """Larger than the caches; finite, normal numbers whatever type they are read as.
+
+    Floats of 16 and of 32 bits that begin with 0x20 to 0x3f are between 2^-63 and 2.
+    """
+    room = available_memory() // 4
+    size = min(max(_LEAST_BYTES, 2 * cache_bytes()), _MOST_BYTES, room)
+    pattern = np.random.default_rng(0).integers(0x20, 0x40, _PATTERN_BYTES, dtype=np.uint8)
+    return np.tile(pattern, max(2, size // _PATTERN_BYTES))
+
+
+def _rate(call: Callable[[Bytes], object], data: Bytes, small: Bytes, cancel: CancelToken) -> float:
+    """Bytes per second, best of some trials.
+
+    A call starts its threads anew, which a model does only once: a call with little data is taken off.
+    """
+    start_s = min(_seconds(call, small, cancel) for _ in range(_TRIALS))
+    whole_s = min(_seconds(call, data, cancel) for _ in range(_TRIALS))
+    return (data.size - small.size) / max(whole_s - start_s, whole_s / 4)
+
+
+def _seconds(call: Callable[[Bytes], object], data: Bytes, cancel: CancelToken) -> float:
+    _check(cancel)
+    started = perf_counter()
+    call(data)
+    return perf_counter() - started
+
+
+def probe_disk(path: Path, cancel: CancelToken) -> float:
+    """Bytes per second of direct reads, several in flight, spread over the file.
+
+    Raises StreamError; CancelledError as soon as the reads in flight have ended.
+    """
+    size = path.stat().st_size
+    request = min(_REQUEST_BYTES, -(-size // ALIGNMENT) * ALIGNMENT)
+    n_requests = max(1, min(size, _DISK_BYTES) // request)
+    offsets = [size * i // n_requests // ALIGNMENT * ALIGNMENT for i in range(n_requests)]
+    files = DirectFiles([path])
+    started = perf_counter()
+
+    def read(offsets: Sequence[int]) -> int:
+        buffer = memoryview(mmap.mmap(-1, request))
+        done = 0
+        for offset in offsets:
+            if cancel.cancelled or (done and perf_counter() - started > _DISK_S):
+                break
+            done += files.read(0, offset, buffer)
+        return done
+
+    try:
+        with ThreadPoolExecutor(_IN_FLIGHT, "probe") as pool:
+            n_bytes = sum(pool.map(read, [offsets[i::_IN_FLIGHT] for i in range(_IN_FLIGHT)]))
+        elapsed = perf_counter() - started
+    finally:
+        files.close()
+    _check(cancel)
+    return n_bytes / elapsed
+
+
+def _check(cancel: CancelToken) -> None:
+    if cancel.cancelled:
+        raise CancelledError("measuring was stopped")

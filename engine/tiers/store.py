@@ -1,0 +1,335 @@
+"""The weights of a loaded model, wherever they are: in memory to stay, or read from disk for every pass.
+
+Knows the plan, the memory, the ring and what has moved; does not know arithmetic, and does not choose what
+stays (`planner`). The backend asks for blocks in order of use, from the engine's thread. Where a block is
+changes only between passes.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.cancel import CancelToken
+from engine.errors import BudgetError, CancelledError
+from engine.events import BlockPlace, Tier, TierEvent, TierSnapshot
+from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
+from engine.tiers.budget import MemoryWatch, shown_bytes
+from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.planner import plan
+from engine.tiers.rates import Rates
+from engine.tiers.region import Region
+from engine.tiers.streamer import Streamer, StreamStats
+from kernels.quant_types import QuantType
+
+Bytes = npt.NDArray[np.uint8]
+
+_COPY_STEP = 32 << 20
+_LINE = 64
+_EVENTS_KEPT = 64
+
+
+class HeadRows(NamedTuple):
+    """Consecutive rows of the output matrix that are in memory."""
+
+    first_row: int
+    quant_type: QuantType
+    data: Bytes
+
+
+class TieredWeights:
+    """Every matrix of a model in order of use. One thread uses it; `snapshot` is for any thread."""
+
+    def __init__(
+        self,
+        files: DirectFiles,
+        blocks: Sequence[Block],
+        budget: int,
+        rates: Rates | None,
+        *,
+        watch: MemoryWatch,
+        on_change: Callable[[TierSnapshot], None],
+    ) -> None:
+        """Plan for `budget` bytes and reserve memory; `load` then fills it. Closes `files` in the end.
+
+        `on_change` is called by the engine's thread when something was read or moved. Raises BudgetError,
+        MemoryError, StreamError.
+        """
+        self.blocks = tuple(blocks)
+        self.layer_blocks = [block for block in blocks if block.layer is not None]
+        self._head_blocks = [block for block in blocks if block.kind is BlockKind.HEAD]
+        self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
+        self._files, self._rates, self._budget = files, rates, budget
+        self._watch, self._on_change = watch, on_change
+        self._events: deque[TierEvent] = deque(maxlen=_EVENTS_KEPT)
+        self._n_events = 0
+        self._past = StreamStats()
+        """Of streamers that an earlier plan had."""
+        self._active: int | None = None
+        self._streamer: Streamer | None = None
+        self._resident: dict[int, list[Bytes]] = {}
+        self.plan = plan(blocks, budget, rates)
+        if self.plan.streamed:
+            # A file system that refuses direct reads only at the first one is found out here.
+            page = Region(ALIGNMENT).place(ALIGNMENT)
+            files.read(self.blocks[self.plan.streamed[0]].pieces[0].part, 0, page.data)
+        self._region = Region(self.plan.resident_bytes)
+
+    # -- loading
+
+    def load(self, cancel: CancelToken) -> Iterator[int]:
+        """Read the blocks that stay, yielding how many bytes are done, and begin to read the others.
+
+        Raises CancelledError, StreamError, MemoryError.
+        """
+        done = 0
+        for index, pieces in self._reserve():
+            for piece, memory in zip(self.blocks[index].pieces, pieces, strict=True):
+                for start in range(0, piece.n_bytes, _COPY_STEP):
+                    if cancel.cancelled:
+                        raise CancelledError("loading was stopped")
+                    part = memory[start : start + _COPY_STEP]
+                    self._files.fill(piece.part, piece.offset + start, part.data)
+                    yield done + start + part.size
+                done += piece.n_bytes
+                memory.flags.writeable = False
+            self._resident[index] = pieces
+        self._start_streamer()
+        total = sum(block.n_bytes for block in self.blocks)
+        self._note(
+            f"{len(self._resident)} of {len(self.blocks)} blocks are in memory, "
+            f"{shown_bytes(sum(self.blocks[index].n_bytes for index in self._resident))} of {shown_bytes(total)}"
+        )
+
+    def _reserve(self) -> Iterator[tuple[int, list[Bytes]]]:
+        """Memory for every resident block; that of neighbouring parts of the head is one stretch."""
+        stretch = np.empty(0, np.uint8)
+        for block in self.blocks:
+            if block.index not in self.plan.resident:
+                continue
+            if block.kind is BlockKind.HEAD:
+                if not stretch.size:
+                    stretch = self._region.place(self._head_bytes_from(block))
+                pieces = [stretch[: block.n_bytes]]
+                stretch = stretch[block.n_bytes :]
+            else:
+                memory = self._region.place(sum(_whole_lines(piece.n_bytes) for piece in block.pieces))
+                pieces = []
+                for piece in block.pieces:
+                    pieces.append(memory[: piece.n_bytes])
+                    memory = memory[_whole_lines(piece.n_bytes) :]
+            yield block.index, pieces
+
+    def _head_bytes_from(self, block: Block) -> int:
+        """Bytes of this part of the head and of those that follow it without a gap."""
+        n_bytes = 0
+        for other in self._head_blocks[block.number :]:
+            if other.index not in self.plan.resident:
+                break
+            n_bytes += other.n_bytes
+        return n_bytes
+
+    # -- for the backend
+
+    def before_pass(self) -> None:
+        """Give memory back when the rest of the system needs it; call between passes."""
+        deficit = self._watch.deficit()
+        if deficit:
+            self._shrink(deficit)
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int, Block | None]]:
+        """Cut layer blocks first..last-1 into runs: from, to, and the block itself where one is streamed."""
+        start = first
+        for number in range(first, last):
+            block = self.layer_blocks[number]
+            if block.index not in self._resident:
+                if start < number:
+                    yield start, number, None
+                yield number, number + 1, block
+                start = number + 1
+        if start < last:
+            yield start, last, None
+
+    def resident(self, block: Block) -> list[Bytes] | None:
+        """The block's matrices where they stay; None for a block that is streamed."""
+        return self._resident.get(block.index)
+
+    def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
+        """Wait for a streamed block; its matrices are there until `release`. Errors as `Streamer.acquire`."""
+        assert self._streamer is not None, "only streamed blocks are acquired"
+        matrices = self._streamer.acquire(block, cancel)
+        self._active = block.index
+        self._on_change(self.snapshot())
+        return matrices
+
+    def release(self, block: Block) -> None:
+        """Let the memory of a streamed block be used for another one."""
+        assert self._streamer is not None, "only streamed blocks are released"
+        self._active = None
+        self._streamer.release(block)
+
+    def head(self, cancel: CancelToken) -> Iterator[HeadRows]:
+        """All rows of the output matrix in order; those of one step are in memory until the next."""
+        run: HeadRows | None = None
+        for block in self._head_blocks:
+            piece, resident = block.pieces[0], self.resident(block)
+            if run is not None and resident is not None and _follows(run.data, resident[0]):
+                run = run._replace(data=_joined(run.data, resident[0]))
+                continue
+            if run is not None:
+                yield run
+                run = None
+            if resident is not None:
+                run = HeadRows(piece.first_row, piece.quant_type, resident[0])
+                continue
+            streamed = self.acquire(block, cancel)
+            try:
+                yield HeadRows(piece.first_row, piece.quant_type, streamed[0])
+            finally:
+                self.release(block)
+        if run is not None:
+            yield run
+
+    def embedding_rows(self, token_ids: npt.NDArray[np.int32]) -> Bytes:
+        """The rows of the embedding of these ids one after another; rows that do not stay come from the file.
+
+        Raises StreamError.
+        """
+        pieces = [block.pieces[0] for block in self._embedding_blocks]
+        firsts = [piece.first_row for piece in pieces]
+        n_bytes = pieces[0].n_bytes // pieces[0].n_rows
+        rows = np.empty((len(token_ids), n_bytes), np.uint8)
+        for row, token_id in zip(rows, token_ids.tolist(), strict=True):
+            number = bisect_right(firsts, token_id) - 1
+            piece, start = pieces[number], (token_id - firsts[number]) * n_bytes
+            resident = self.resident(self._embedding_blocks[number])
+            if resident is None:
+                self._files.fill(piece.part, piece.offset + start, row.data)
+            else:
+                row[:] = resident[0][start : start + n_bytes]
+        return rows.reshape(-1)
+
+    def close(self) -> None:
+        """Stop reading and let go of everything; idempotent."""
+        if self._streamer is not None:
+            self._streamer.close()
+        self._resident.clear()
+        self._files.close()
+
+    # -- for any thread
+
+    @property
+    def stats(self) -> StreamStats:
+        """What was read from disk so far, and the waiting for it."""
+        return self._past if self._streamer is None else self._past.plus(self._streamer.stats)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know about where the weights are."""
+        if not self.plan.streamed:
+            return ()
+        text = (
+            f"the model's weights ({shown_bytes(sum(block.n_bytes for block in self.blocks))}) do not fit the "
+            f"memory for them ({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from "
+            "disk for every token (--ram-budget changes that)"
+        )
+        return (text, self._files.notice) if self._files.notice else (text,)
+
+    def snapshot(self) -> TierSnapshot:
+        """Where everything is now."""
+        streamer, present, stats = self._streamer, self.plan, self.stats
+        return TierSnapshot(
+            blocks=tuple(self._place_of(block) for block in self.blocks),
+            ram_bytes=present.resident_bytes,
+            ring_bytes=present.ring_bytes,
+            budget_bytes=self._budget,
+            pass_read_bytes=present.read_bytes,
+            read_bytes=stats.read_bytes,
+            read_s=stats.read_s,
+            stall_s=stats.stall_s,
+            disk_rate=self._rates.disk if self._rates else None,
+            predicted_decode_tok_s=self.predicted_decode_tok_s,
+            limited_by=present.limited_by,
+            active=self._active,
+            in_flight=streamer.in_flight if streamer is not None else (),
+            events=tuple(self._events),
+            events_dropped=self._n_events - len(self._events),
+        )
+
+    @property
+    def predicted_decode_tok_s(self) -> float | None:
+        """Tokens per second that the plan promises from an empty context; None when no rate is known."""
+        seconds = self.plan.predicted_decode_s
+        return None if seconds is None else 1 / seconds
+
+    def _place_of(self, block: Block) -> BlockPlace:
+        types: dict[str, int] = {}
+        for piece in block.pieces:
+            types[piece.quant_type.name] = types.get(piece.quant_type.name, 0) + piece.n_bytes
+        tier = Tier.RAM if block.index in self.plan.resident else Tier.NVME
+        return BlockPlace(
+            block.name, str(block.kind), block.layer, block.n_bytes, max(types, key=types.__getitem__), tier
+        )
+
+    # -- moves
+
+    def _shrink(self, deficit: int) -> None:
+        """Let go of blocks worth `deficit` bytes and a ring to stream them through."""
+        smaller = self.plan.ram_bytes - deficit
+        try:
+            new = plan(self.blocks, smaller, self._rates, among=self.plan.resident)
+        except BudgetError:
+            self._note("memory is short, and nothing more can be given back")
+            return
+        self._budget = smaller
+        if self._streamer is not None:
+            self._past = self.stats
+            self._streamer.close()
+            self._streamer = None
+        gone = self.plan.resident - new.resident
+        for index in gone:
+            for memory in self._resident.pop(index):
+                self._region.evict(memory)
+        self.plan = new
+        self._start_streamer()
+        freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
+        self._note(
+            f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
+        )
+
+    def _start_streamer(self) -> None:
+        if self.plan.streamed:
+            self._streamer = Streamer(
+                self._files,
+                [self.blocks[index] for index in self.plan.streamed],
+                slots=self.plan.slots,
+                slot_bytes=self.plan.slot_bytes,
+            )
+
+    def _note(self, text: str) -> None:
+        self._events.append(TierEvent(time.time(), text))
+        self._n_events += 1
+        self._on_change(self.snapshot())
+
+
+def _whole_lines(n_bytes: int) -> int:
+    return -(-n_bytes // _LINE) * _LINE
+
+
+def _follows(first: Bytes, second: Bytes) -> bool:
+    return bool(first.ctypes.data + first.size == second.ctypes.data)
+
+
+def _joined(first: Bytes, second: Bytes) -> Bytes:
+    """Two views of one stretch of memory, the second right after the first, as one."""
+    whole = first.base
+    assert isinstance(whole, np.ndarray)
+    start = first.ctypes.data - whole.ctypes.data
+    joined: Bytes = whole[start : start + first.size + second.size]
+    return joined

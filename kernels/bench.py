@@ -1,0 +1,136 @@
+"""How fast the native matrix product and a plain read of memory are: verified first, then timed.
+
+Knows one synthetic matrix of each quant type; does not know models, reports or cancelling. A call of
+`cpu.matmul` starts and ends its threads, about 50 us: every matrix is large enough for that to be about 1 %
+or less. Called by the engine's benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from kernels import cpu
+from kernels.quant_types import QuantType, block_bytes, block_size, row_bytes
+from kernels.reference_quants import Bytes
+from kernels.verification import result_is_right
+
+COLUMNS = (1, 2, 4, 8, 16, 512)
+"""One step of decoding, steps of a few tokens at once, a chunk of a prompt."""
+ROW_LENGTH = 4096
+
+_MATRIX_BYTES = 96_000_000
+"""More than the last cache of nearly every processor holds."""
+_COMPUTE_ROWS = 4096
+"""Enough for columns that arithmetic limits: no caching shows, and a call stays within a second or so."""
+_MOST_MEMORY_COLUMNS = 16
+"""Up to so many columns the whole matrix is used."""
+_PATTERN_ROWS = 251
+"""Rows that differ; the matrix repeats them. Prime, so that a tile taken for another one is seen."""
+_READ_BYTES = 1 << 28
+_READ_PASSES = 5
+
+_SCALES = {
+    QuantType.Q4_0: (0,),
+    QuantType.Q4_1: (0, 2),
+    QuantType.Q5_0: (0,),
+    QuantType.Q5_1: (0, 2),
+    QuantType.Q8_0: (0,),
+    QuantType.Q2_K: (80, 82),
+    QuantType.Q3_K: (108,),
+    QuantType.Q4_K: (0, 2),
+    QuantType.Q5_K: (0, 2),
+    QuantType.Q6_K: (208,),
+}
+"""Where a quant block keeps float16 scales (`kernels/reference_quants.py`); other bytes may be anything."""
+
+
+class ProductTimes(NamedTuple):
+    """A product with some columns, timed a number of times."""
+
+    columns: int
+    """Of activations: tokens computed together."""
+    rows: int
+    """Of the matrix; each has ROW_LENGTH elements."""
+    weight_bytes: int
+    """Of these rows."""
+    seconds: list[float]
+    """Of each repetition."""
+
+
+def read_bandwidth(threads: int) -> float:
+    """Bytes per second of plain reads from memory on so many threads: the best of several passes."""
+    # Written, as pages that never were are all the same page of zeros.
+    data = np.ones(_READ_BYTES, np.uint8)
+    passes = []
+    for _ in range(_READ_PASSES):
+        start = perf_counter()
+        cpu.read_bytes(data, threads)
+        passes.append(perf_counter() - start)
+    return data.size / min(passes)
+
+
+def time_products(
+    quant_type: QuantType, *, threads: int, repetitions: int, before_each: Callable[[], None]
+) -> list[ProductTimes]:
+    """Check the very products that are timed afterwards, by turns, one entry for each of COLUMNS.
+
+    What `before_each` raises before a product ends the measurement. Raises ArithmeticError when a product
+    differs from its oracle: nothing was timed then.
+    """
+    data = synthetic_matrix(quant_type, max(_COMPUTE_ROWS, -(-_MATRIX_BYTES // _row_bytes(quant_type))))
+    rng = np.random.default_rng(1)
+    products = []
+    for columns in COLUMNS:
+        before_each()
+        part = data if columns <= _MOST_MEMORY_COLUMNS else data[: _COMPUTE_ROWS * _row_bytes(quant_type)]
+        x = rng.standard_normal((columns, ROW_LENGTH), np.float32)
+        result = cpu.matmul(x, part, quant_type, threads=threads)
+        if not result_is_right(result, x, part, quant_type):
+            raise ArithmeticError(
+                f"the {quant_type.name} product with {columns} columns differs from its oracle"
+            )
+        products.append((x, part, ProductTimes(columns, result.shape[1], part.size, [])))
+    for _ in range(repetitions):
+        # By turns, so that a disturbance does not fall on one of them alone.
+        for x, part, times in products:
+            before_each()
+            start = perf_counter()
+            cpu.matmul(x, part, quant_type, threads=threads)
+            times.seconds.append(perf_counter() - start)
+    return [times for _, _, times in products]
+
+
+def synthetic_matrix(quant_type: QuantType, rows: int) -> Bytes:
+    """Rows of ROW_LENGTH random weights, finite and nowhere near 0 or overflow, 1-D in ggml's layout."""
+    pattern = _random_rows(quant_type, min(rows, _PATTERN_ROWS))
+    data = np.empty((rows, pattern.shape[1]), np.uint8)
+    for first in range(0, rows, len(pattern)):
+        data[first : first + len(pattern)] = pattern[: rows - first]
+    return data.reshape(-1)
+
+
+def _random_rows(quant_type: QuantType, rows: int) -> Bytes:
+    """Draw [rows, row bytes]."""
+    rng = np.random.default_rng(0)
+    if quant_type in _SCALES:
+        n_blocks = rows * ROW_LENGTH // block_size(quant_type)
+        blocks = rng.integers(0, 256, (n_blocks, block_bytes(quant_type)), np.uint8)
+        for offset in _SCALES[quant_type]:
+            scales = rng.uniform(0.005, 0.015, n_blocks).astype(np.float16)
+            blocks[:, offset : offset + 2] = scales.view(np.uint8).reshape(-1, 2)
+        return blocks.reshape(rows, -1)
+    values = rng.standard_normal((rows, ROW_LENGTH), np.float32)
+    if quant_type is QuantType.F16:
+        return values.astype(np.float16).view(np.uint8)
+    if quant_type is QuantType.BF16:
+        # The upper half of a float32.
+        return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    return values.view(np.uint8)
+
+
+def _row_bytes(quant_type: QuantType) -> int:
+    return row_bytes(quant_type, ROW_LENGTH)

@@ -1,0 +1,171 @@
+"""What a plan promises holds for any sizes and any budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import BudgetError
+from engine.tiers.blocks import Block, BlockKind, Piece, slot_bytes_for
+from engine.tiers.planner import Plan, plan
+from engine.tiers.rates import Rates
+from kernels.quant_types import QuantType
+
+RATES = Rates(dram=40e9, gemv={QuantType.Q4_K: 20e9}, disk=3e9, layer_s=20e-6)
+Sizes = tuple[int, int, int, int, int, bool]
+
+
+def model(
+    layers: int, attention: int, feed_forward: int, heads: int, head: int, embedding: bool = True
+) -> tuple[Block, ...]:
+    """Blocks of these sizes in bytes; attention and feed-forward in two pieces each."""
+    cuts: list[tuple[BlockKind, int | None, list[int]]] = []
+    if embedding:
+        cuts.append((BlockKind.EMBEDDING, None, [heads * head]))
+    for layer in range(layers):
+        for kind, size in ((BlockKind.ATTENTION, attention), (BlockKind.FEED_FORWARD, feed_forward)):
+            cuts.append((kind, layer, [size // 2, size - size // 2]))
+    cuts += [(BlockKind.HEAD, None, [head])] * heads
+    return tuple(
+        Block(
+            index,
+            kind,
+            layer,
+            tuple(Piece("t", 0, 0, n_bytes, QuantType.Q4_K, 0, 1, n_bytes) for n_bytes in sizes),
+        )
+        for index, (kind, layer, sizes) in enumerate(cuts)
+    )
+
+
+def memory_of(blocks: Sequence[Block]) -> int:
+    return sum(map(slot_bytes_for, blocks))
+
+
+models = st.builds(
+    model,
+    layers=st.integers(1, 40),
+    attention=st.integers(2, 10**8),
+    feed_forward=st.integers(2, 10**9),
+    heads=st.integers(1, 9),
+    head=st.integers(1, 10**9),
+    embedding=st.booleans(),
+)
+shares = st.floats(0, 1.2)
+
+
+def try_plan(blocks: Sequence[Block], budget: int) -> Plan | None:
+    try:
+        return plan(blocks, budget, RATES)
+    except BudgetError:
+        return None
+
+
+@settings(deadline=None)
+@given(models, shares)
+def test_a_plan_places_every_block_once_and_keeps_the_budget(blocks: tuple[Block, ...], share: float) -> None:
+    budget = int(memory_of(blocks) * share)
+    chosen = try_plan(blocks, budget)
+    if chosen is None:
+        return
+    assert chosen.ram_bytes == chosen.resident_bytes + chosen.slots * chosen.slot_bytes <= budget
+    assert chosen.resident.isdisjoint(chosen.streamed)
+    assert list(chosen.streamed) == sorted(chosen.streamed)
+    left_out = {block.index for block in blocks} - chosen.resident - set(chosen.streamed)
+    assert all(blocks[index].kind is BlockKind.EMBEDDING for index in left_out)
+    assert all(blocks[index].kind is not BlockKind.EMBEDDING for index in chosen.streamed)
+    assert chosen.resident_bytes == memory_of([blocks[index] for index in chosen.resident])
+    assert chosen.read_bytes == sum(blocks[index].n_bytes for index in chosen.streamed)
+    if chosen.streamed:
+        assert 2 <= chosen.slots <= 4
+        assert chosen.slot_bytes == max(slot_bytes_for(blocks[index]) for index in chosen.streamed)
+    else:
+        assert (chosen.slots, chosen.slot_bytes) == (0, 0)
+
+
+@settings(deadline=None)
+@given(models, shares, shares)
+def test_more_budget_never_reads_more_and_is_never_slower(
+    blocks: tuple[Block, ...], one: float, other: float
+) -> None:
+    less, more = (
+        try_plan(blocks, int(memory_of(blocks) * share)) for share in (min(one, other), max(one, other))
+    )
+    if less is None:
+        return
+    assert more is not None
+    assert more.read_bytes <= less.read_bytes
+    assert more.predicted_decode_s <= less.predicted_decode_s
+
+
+@settings(deadline=None)
+@given(models)
+def test_what_fits_stays_and_the_embedding_goes_first(blocks: tuple[Block, ...]) -> None:
+    whole = plan(blocks, memory_of(blocks), RATES)
+    assert whole.resident == {block.index for block in blocks}
+    used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
+    tight = plan(blocks, memory_of(used), RATES)
+    assert tight.streamed == ()
+    assert tight.resident == {block.index for block in used}
+    assert tight.predicted_decode_s == whole.predicted_decode_s
+
+
+@settings(deadline=None)
+@given(models)
+def test_the_smallest_budget_that_is_named_works_and_none_below(blocks: tuple[Block, ...]) -> None:
+    with pytest.raises(BudgetError, match="-c") as failed:
+        plan(blocks, 0, RATES)
+    named = re.search(r"takes ([\d,]+) MB", str(failed.value))
+    assert named is not None
+    megabytes = int(named[1].replace(",", ""))
+    plan(blocks, megabytes * 10**6, RATES)
+    with pytest.raises(BudgetError):
+        plan(blocks, (megabytes - 1) * 10**6, RATES)
+
+
+LARGE = model(layers=80, attention=100_000_000, feed_forward=400_000_000, heads=2, head=400_000_000)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.75, 0.9])
+def test_a_budget_is_used_and_residents_are_spread_evenly(share: float) -> None:
+    budget = int(memory_of(LARGE) * share)
+    chosen = plan(LARGE, budget, RATES)
+    assert budget - chosen.ram_bytes < 3 * chosen.slot_bytes
+    # Whatever stretch of the pass: its share of residents is that of the whole, to within a block or two.
+    used = LARGE[1:]
+    kept = chosen.resident_bytes / memory_of(used)
+    owed = 0.0
+    for block in used:
+        owed += block.n_bytes * (kept - (block.index in chosen.resident))
+        assert abs(owed) < 1.5 * chosen.slot_bytes
+
+
+def test_the_ring_grows_with_the_budget() -> None:
+    slots = [plan(LARGE, n * 10**9, RATES).slots for n in range(1, 40)]
+    assert [count for count, _ in groupby(slots)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("rates", "budget", "said"),
+    [
+        (RATES, 20 * 10**9, "the disk"),
+        (RATES, 60 * 10**9, "the processor"),
+        (Rates(dram=20e9, gemv={QuantType.Q4_K: 19e9}, disk=3e9), 60 * 10**9, "memory bandwidth"),
+        (Rates(dram=20e9, gemv={}, disk=3e9), 60 * 10**9, "memory bandwidth"),
+    ],
+)
+def test_the_slowest_part_is_named(rates: Rates, budget: int, said: str) -> None:
+    assert plan(LARGE, budget, rates).limited_by == said
+
+
+def test_the_prediction_is_the_slower_of_disk_and_products() -> None:
+    blocks = model(layers=2, attention=10**6, feed_forward=10**6, heads=1, head=10**6)
+    n_bytes = 5 * 10**6
+    resident = plan(blocks, 10**9, RATES)
+    assert resident.predicted_decode_s == pytest.approx(n_bytes / 20e9 + 2 * 20e-6)
+    streamed = plan(blocks, 2_100_000, RATES)
+    assert streamed.predicted_decode_s == pytest.approx(streamed.read_bytes / 3e9)

@@ -1,0 +1,239 @@
+"""Probing times what it should, only what is not known yet, and stops when told to. Speeds are not judged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kernels
+from engine.cancel import CancelToken
+from engine.errors import CancelledError, KernelError
+from engine.tiers import probe
+from engine.tiers.rates import Measured, Rates, load_rates
+from kernels.quant_types import QuantType, row_bytes
+from kernels.reference_quants import dequantize
+
+pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little to read, so that the tests are quick."""
+    monkeypatch.setattr(probe, "_LEAST_BYTES", 2 << 20)
+    monkeypatch.setattr(probe, "cache_bytes", lambda: 0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Stands for a model file: the probe never looks into it."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(bytes(10_000_001))
+    return path
+
+
+def stopped() -> CancelToken:
+    token = CancelToken()
+    token.cancel()
+    return token
+
+
+def test_every_type_has_a_rate_after_its_product_was_found_right() -> None:
+    dram, gemv = probe.probe_memory(1, QuantType, CancelToken())
+    assert gemv.keys() == set(QuantType)
+    assert min(dram, *gemv.values()) > 0
+
+
+@pytest.mark.parametrize("quant_type", list(QuantType), ids=lambda t: t.name)
+def test_what_is_multiplied_is_finite_and_normal(quant_type: QuantType) -> None:
+    data = probe._finite_bytes()
+    row = data[: row_bytes(quant_type, 4096)]
+    values = np.abs(dequantize(row, quant_type))
+    assert np.all(np.isfinite(values))
+    assert values[values > 0].min() > np.finfo(np.float32).tiny
+
+
+@pytest.mark.parametrize(
+    ("caches", "available", "expected"),
+    [(0, 1 << 40, 2 << 20), (3 << 20, 1 << 40, 6 << 20), (3 << 20, 20 << 20, 5 << 20), (0, 0, 2 << 20)],
+)
+def test_what_is_read_is_larger_than_the_caches_and_fits_memory(
+    monkeypatch: pytest.MonkeyPatch, caches: int, available: int, expected: int
+) -> None:
+    monkeypatch.setattr(probe, "cache_bytes", lambda: caches)
+    monkeypatch.setattr(probe, "available_memory", lambda: available)
+    assert probe._finite_bytes().size == expected
+
+
+def test_a_wrong_product_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernels.verification.product_is_right", lambda *arguments: False)
+    with pytest.raises(KernelError, match="Q4_K differs from its oracle"):
+        probe.probe_memory(1, [QuantType.Q4_K], CancelToken())
+
+
+def test_memory_and_disk_stop_when_told_to(model: Path) -> None:
+    with pytest.raises(CancelledError):
+        probe.probe_memory(1, QuantType, stopped())
+    with pytest.raises(CancelledError):
+        probe.probe_disk(model, stopped())
+
+
+class Reads:
+    """In place of `DirectFiles`: notes what is read."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ranges: list[tuple[int, int]] = []
+        self.closed = False
+
+    def __call__(self, paths: list[Path]) -> Reads:
+        return self
+
+    def read(self, part: int, offset: int, into: memoryview) -> int:
+        assert part == 0
+        assert offset % 4096 == len(into) % 4096 == 0
+        n_bytes = min(len(into), self.size - offset)
+        self.ranges.append((offset, offset + n_bytes))
+        return n_bytes
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("size", [1, 4096, 10_000_001, 3 << 30])
+def test_the_disk_is_read_in_different_places_of_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    path = tmp_path / "m.gguf"
+    with open(path, "wb") as file:
+        file.truncate(size)  # holes: no disk is filled
+    reads = Reads(size)
+    monkeypatch.setattr(probe, "DirectFiles", reads)
+    assert probe.probe_disk(path, CancelToken()) > 0
+    assert reads.closed
+    ranges = sorted(reads.ranges)
+    assert all(before[1] <= after[0] for before, after in pairwise(ranges))
+    assert all(start < end <= size for start, end in ranges)
+    n_bytes = sum(end - start for start, end in ranges)
+    assert n_bytes <= 512 << 20
+    assert n_bytes >= min(size, 512 << 20) * 0.75
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] > size * 0.75
+
+
+def test_a_slow_disk_is_not_read_to_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    with open(path, "wb") as file:
+        file.truncate(1 << 30)
+    reads = Reads(1 << 30)
+    monkeypatch.setattr(probe, "DirectFiles", reads)
+    monkeypatch.setattr(probe, "_DISK_S", -1.0)  # as if the time were always over
+    probe.probe_disk(path, CancelToken())
+    assert len(reads.ranges) == 4  # one for each in flight
+
+
+def test_a_real_file_is_read(model: Path) -> None:
+    assert probe.probe_disk(model, CancelToken()) > 0
+
+
+class Probes:
+    """In place of the two measurements: notes what is asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[object] = []
+        monkeypatch.setattr(probe, "probe_memory", self.memory)
+        monkeypatch.setattr(probe, "probe_disk", self.disk)
+
+    def memory(
+        self, threads: int, types: Iterable[QuantType], cancel: CancelToken
+    ) -> tuple[float, dict[QuantType, float]]:
+        types = list(types)
+        self.asked.append((threads, types))
+        return 9e9, {quant_type: 5e9 + quant_type for quant_type in types}
+
+    def disk(self, path: Path, cancel: CancelToken) -> float:
+        self.asked.append(path)
+        return 2e9
+
+    def since(self) -> list[object]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+Q4_K, Q6_K = QuantType.Q4_K, QuantType.Q6_K
+
+
+def test_a_load_measures_only_what_is_not_known(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+
+    def rates(types: set[QuantType], threads: int = 2) -> Rates | None:
+        found, notices = probe.model_rates(model, types, threads, file, CancelToken())
+        assert notices == ()
+        return found
+
+    first = rates({Q4_K})
+    assert first == Rates(9e9, {Q4_K: 5e9 + Q4_K}, 2e9)
+    assert probes.since() == [(2, [Q4_K]), model]
+    assert rates({Q4_K}) == first
+    assert probes.since() == []
+    both = rates({Q4_K, Q6_K})
+    assert both is not None
+    assert both.gemv.keys() == {Q4_K, Q6_K}
+    assert probes.since() == [(2, [Q6_K])]
+    rates({Q4_K}, threads=1)
+    assert probes.since() == [(1, [Q4_K]), model]
+    assert rates({Q4_K, Q6_K}) == both
+    assert probes.since() == []
+
+
+def test_without_a_file_every_load_measures(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = Probes(monkeypatch)
+    for _ in range(2):
+        rates, notices = probe.model_rates(model, [Q4_K], 1, None, CancelToken())
+        assert (rates is not None, notices) == (True, ())
+        assert probes.since() == [(1, [Q4_K]), model]
+
+
+def test_rates_that_cannot_be_kept_are_used_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Probes(monkeypatch)
+    file = model / "no folder" / "rates.json"
+    rates, notices = probe.model_rates(model, [Q4_K], 1, file, CancelToken())
+    assert rates is not None
+    assert len(notices) == 1
+    assert "cannot be kept" in notices[0]
+
+
+def test_measuring_the_machine_measures_all_again_and_keeps_other_disks(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+    probe.model_rates(model, [Q4_K], 3, file, CancelToken())
+    probes.since()
+    found = probe.measure_machine(None, 3, file, CancelToken())
+    assert probes.since() == [(3, sorted(QuantType))]
+    assert (found.threads, found.dram, found.disk) == (3, 9e9, None)
+    assert found.gemv.keys() == {quant_type.name for quant_type in QuantType}
+    rates, _ = probe.model_rates(model, QuantType, 3, file, CancelToken())
+    assert rates is not None
+    assert probes.since() == []
+    assert probe.measure_machine(model, 3, file, CancelToken()).disk == 2e9
+    assert probes.since() == [(3, sorted(QuantType)), model]
+
+
+def test_without_the_kernels_nothing_is_measured(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+    monkeypatch.delattr(kernels, "cpu")
+    monkeypatch.setitem(sys.modules, "kernels.cpu", None)
+    assert probe.model_rates(model, [Q4_K], 1, file, CancelToken()) == (None, ())
+    with pytest.raises(KernelError, match="make setup"):
+        probe.measure_machine(model, 1, file, CancelToken())
+    assert probes.since() == []
+    assert load_rates(file, "any") == Measured()
