@@ -32,7 +32,7 @@ from app.startup import first_model
 from app.store import Store
 from app.terminal_input import TerminalDriver
 from app.themes import TOKENS, load_themes
-from engine import Engine, LoadOptions
+from engine import Budget, Engine, LoadOptions
 
 _UNSAVED: Final = "not everything is saved yet; ^Q once more quits without it"
 
@@ -47,11 +47,17 @@ class TiercelApp(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (30, "-tall")]  # noqa: RUF012
 
-    def __init__(self, make_engine: Callable[[], ChatEngine], options: LoadOptions | None = None) -> None:
-        """Start with `options`, else with the model of the settings or the only one found."""
+    def __init__(
+        self,
+        make_engine: Callable[[], ChatEngine],
+        model: Path | None = None,
+        ram_budget: Budget | None = None,
+    ) -> None:
+        """Start with `model`, else with that of the settings or the only one found; the budget is for all."""
         super().__init__()
         self._make_engine = make_engine
-        self._options = options
+        self._model = model
+        self._ram_budget = ram_budget
         self._settings = SettingsFile(locations.config_dir() / "settings.toml")
         self._store = Store(locations.data_dir() / "conversations.db")
         self._chat = ChatScreen(self._store, self._settings)
@@ -103,17 +109,28 @@ class TiercelApp(App[int]):
 
     async def _start_engine(self) -> None:
         settings = self._settings.values
-        options = self._options
-        if options is None and (path := await in_thread(lambda: first_model(settings))) is not None:
-            options = LoadOptions(path, context=settings.context, threads=settings.threads)
-        if options is not None:
-            self._chat.load(options)
+        path = self._model or await in_thread(lambda: first_model(settings))
+        if path is not None:
+            self._load(path)
         else:
             self.action_models()
         try:
             self._chat.bridge.attach(await in_thread(self._make_engine))
         except (ImportError, OSError) as error:
             self._chat.notice("error", f"the engine cannot start: {error}")
+
+    def _load(self, path: Path) -> None:
+        """Load a model as the settings say."""
+        settings = self._settings.values
+        self._chat.load(
+            LoadOptions(
+                path,
+                context=settings.context,
+                threads=settings.threads,
+                ram_budget=self._ram_budget or settings.ram_budget,
+                rates_file=locations.rates_file(),
+            )
+        )
 
     def _end(self, number: int) -> None:
         """End because of a signal, as the person's own quitting would."""
@@ -189,7 +206,7 @@ class TiercelApp(App[int]):
 
         def load(path: Path | None) -> None:
             if path is not None:
-                self._chat.load(LoadOptions(path, settings.context, settings.threads))
+                self._load(path)
 
         self.push_screen(
             ModelsScreen(settings.model_folders, model.path if model is not None else None), load
@@ -218,13 +235,13 @@ class TiercelApp(App[int]):
         self.exit(0)
 
 
-def main(options: LoadOptions | None = None) -> int:
-    """Run the application; `options` name the model to begin with. Returns the exit code."""
+def main(model: Path | None = None, ram_budget: Budget | None = None) -> int:
+    """Run the application, beginning with `model`; `ram_budget` is for all. Returns the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         needs = "a terminal that can move its cursor (TERM says what it can)"
         print(f"tiercel: the interface needs {needs}; `tiercel run` works without one", file=sys.stderr)
         return 2
-    app = TiercelApp(Engine, options)
+    app = TiercelApp(Engine, model, ram_budget)
     try:
         code = app.run()
     finally:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import tomli_w
 
 from app.locations import expanded
-from engine import SamplingParams
+from engine import Budget, SamplingParams, parse_budget
 
 DEFAULT_THEME: Final = "kestrel"
 
@@ -37,6 +37,8 @@ class Settings:
     """KV cache length in tokens; None leaves it to the engine."""
     threads: int | None = None
     """CPU threads; None leaves it to the engine."""
+    ram_budget: Budget | None = None
+    """Memory for a model, such as "8G" or "50%"; None leaves it to the engine."""
     system: str = ""
     """System prompt of new conversations; empty leaves it to the model's template."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -125,7 +127,7 @@ def _as_table(settings: Settings) -> dict[str, Any]:
         elif isinstance(value, tuple):
             table[entry.name] = [str(part) for part in value]
         elif value is not None:
-            table[entry.name] = str(value) if isinstance(value, Path) else value
+            table[entry.name] = str(value) if isinstance(value, Path | Budget) else value
     return table
 
 
@@ -166,6 +168,7 @@ _PARSERS: Final[dict[str, Callable[[object], Any]]] = {
     "model_folders": _paths,
     "context": _count,
     "threads": _count,
+    "ram_budget": lambda value: parse_budget(_text(value)),
     "system": _text,
     "sampling": _sampling,
 }

@@ -21,7 +21,7 @@ from app.app import TiercelApp  # noqa: E402
 from app.models import resolve_model  # noqa: E402
 from app.screens.chat import ChatScreen  # noqa: E402
 from app.widgets.prompt import Prompt  # noqa: E402
-from engine import Engine, EngineState, LoadOptions  # noqa: E402
+from engine import Engine, EngineState  # noqa: E402
 
 QUESTIONS = (
     "Name three birds of prey and one thing each is known for.",
@@ -36,7 +36,7 @@ async def _until_idle(chat: ChatScreen) -> None:
 
 
 async def _record(model: Path) -> str:
-    app = TiercelApp(Engine, LoadOptions(model))
+    app = TiercelApp(Engine, model)
     try:
         async with app.run_test(size=(120, 40)) as pilot:
             chat = app.screen

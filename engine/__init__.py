@@ -22,11 +22,13 @@ from engine.errors import (
     KernelError,
     ModelNotFoundError,
     ReferenceFileError,
+    StreamError,
     TemplateError,
     TokenizerError,
     UnsupportedModelError,
 )
 from engine.events import (
+    BlockPlace,
     EngineSnapshot,
     EngineState,
     FinishReason,
@@ -34,6 +36,9 @@ from engine.events import (
     ModelInfo,
     Reply,
     ReplyStatus,
+    Tier,
+    TierEvent,
+    TierSnapshot,
 )
 from engine.tiers.budget import Budget, parse_budget
 
@@ -81,6 +86,7 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "BlockPlace",
     "Budget",
     "BudgetError",
     "CancelToken",
@@ -115,8 +121,12 @@ __all__ = [
     "Report",
     "Request",
     "SamplingParams",
+    "StreamError",
     "TemplateError",
     "TensorInfo",
+    "Tier",
+    "TierEvent",
+    "TierSnapshot",
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",

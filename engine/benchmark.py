@@ -28,6 +28,8 @@ from engine.kv_cache import kv_bytes
 from engine.loading import LoadedModel, load_model
 from engine.machine import processor_name
 from engine.model_config import ModelConfig, read_model_config
+from engine.tiers.probe import probe_disk
+from engine.tiers.streamer import StreamStats
 from engine.weights import ModelWeights
 
 _WARM_UP_IDS = 32
@@ -81,6 +83,16 @@ class Cell:
     """Plain reads of memory on these threads, beside this cell; None on NumPy."""
     bandwidth_share: float | None
     """weight_gb_s / read_gb_s."""
+    predicted_decode_tok_s: float | None
+    """What the plan promises from an empty context; None when nothing was measured for it."""
+    nvme_read_bytes: int
+    """Read from disk for a decode step, on average."""
+    h2d_bytes: int
+    """Copied to a GPU for a decode step: 0 as long as the processor computes everything."""
+    stall_ms: float
+    """Of a decode step, waiting for the disk, on average."""
+    disk_gb_s: float | None
+    """Direct reads of the model's file, beside this cell; None when nothing is read from disk."""
 
 
 def training_context(path: Path) -> int:
@@ -133,17 +145,29 @@ class _ModelBench:
 
     def measure(self, depth: int, n_prompt: int, n_decode: int, repetitions: int) -> Cell:
         """Warm up, then prefill and decode by turns, so that a disturbance does not fall on one alone."""
-        # Before the warm-up, as it empties the caches.
-        read_before = _read_bandwidth(self.loaded.backend)
+        tiers = self.loaded.backend.tiers
+        streams = tiers is not None and bool(tiers.plan.streamed)
+        # Before the warm-up, as it empties the caches. Where weights are streamed no memory is left for it.
+        read_before = 0.0 if streams else _read_bandwidth(self.loaded.backend)
         if n_prompt:
             self._time_prefill(_WARM_UP_IDS)
         self._time_decode(depth, min(n_decode, _WARM_UP_STEPS))
-        prefill_s, decode_s = [], []
+        prefill_s, decode_s, n_read, stall_s = [], [], 0, 0.0
+        disk = [probe_disk(self.loaded.info.path, self.cancel)] if streams else []
         for _ in range(repetitions):
             if n_prompt:
                 prefill_s.append(self._time_prefill(n_prompt))
+            self._fill(depth)
+            before = tiers.stats if tiers is not None else StreamStats()
             decode_s.append(self._time_decode(depth, n_decode))
-        read_gb_s = max(read_before, _read_bandwidth(self.loaded.backend)) / 1e9 or None
+            after = tiers.stats if tiers is not None else StreamStats()
+            n_read += after.read_bytes - before.read_bytes
+            stall_s += after.stall_s - before.stall_s
+        if streams:
+            disk.append(probe_disk(self.loaded.info.path, self.cancel))
+        read_after = 0.0 if streams else _read_bandwidth(self.loaded.backend)
+        read_gb_s = max(read_before, read_after) / 1e9 or None
+        n_steps = max(1, repetitions * n_decode)
         decode_tok_s, decode_min, decode_max = _rates(n_decode, decode_s)
         prefill_tok_s, prefill_min, prefill_max = _rates(n_prompt, prefill_s)
         n_bytes = step_bytes(self.loaded.weights)
@@ -168,6 +192,11 @@ class _ModelBench:
             weight_gb_s=weight_gb_s,
             read_gb_s=read_gb_s,
             bandwidth_share=weight_gb_s / read_gb_s if weight_gb_s and read_gb_s else None,
+            predicted_decode_tok_s=None if tiers is None else tiers.predicted_decode_tok_s,
+            nvme_read_bytes=n_read // n_steps,
+            h2d_bytes=0,
+            stall_ms=stall_s * 1000 / n_steps,
+            disk_gb_s=max(disk) / 1e9 if disk else None,
         )
 
     def _time_prefill(self, n_prompt: int) -> float:
@@ -179,13 +208,17 @@ class _ModelBench:
 
     def _time_decode(self, depth: int, n_decode: int) -> float:
         """Seconds to run ids one by one after `depth` others, choosing the best next one each time."""
+        self._fill(depth)
         session = self.loaded.session
-        del session.ids[depth:]
-        self._prefill_to(depth)
         start = perf_counter()
         for token_id in self.ids[depth : depth + n_decode]:
             decode_step(self.loaded.model, session, token_id, self.cancel).argmax()
         return perf_counter() - start
+
+    def _fill(self, depth: int) -> None:
+        """Make the session hold the first `depth` ids."""
+        del self.loaded.session.ids[depth:]
+        self._prefill_to(depth)
 
     def _prefill_to(self, n_ids: int) -> None:
         """Run what the session lacks of the first `n_ids`."""

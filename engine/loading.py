@@ -160,8 +160,9 @@ def _room_for_weights(
         fits = max(0, free) // kv_bytes(config, 1, options.precision)
         shorter = f"use a context of {fits} or less (-c), or " if fits else ""
         raise ContextError(
-            f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} for "
-            f"computing, and the memory budget is {shown_bytes(budget)}: {shorter}give more (--ram-budget)"
+            f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} "
+            f"for computing, and the memory budget is {shown_bytes(budget)}: {shorter}give more "
+            "(--ram-budget)"
         )
     return free - needed, notices
 

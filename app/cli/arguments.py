@@ -8,6 +8,11 @@ from app import locations
 from app.models import resolve_model
 from engine import Budget, LoadOptions, Precision, parse_budget
 
+BUDGET_HELP = (
+    "memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%); weights beyond "
+    "it are read from disk while it runs"
+)
+
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the model and how it is computed."""
@@ -28,13 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default=Precision.FAST,
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
-    parser.add_argument(
-        "--ram-budget",
-        type=budget,
-        metavar="SIZE",
-        help="memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%); weights "
-        "beyond it are read from disk while it runs",
-    )
+    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
 
 
 def load_options(args: argparse.Namespace, *, context: int | None = None, chunk: int = 512) -> LoadOptions:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.arguments import budget, load_options, natural_int, positive_int
+from app.cli.arguments import BUDGET_HELP, budget, load_options, natural_int, positive_int
 from app.cli.bench_table import kernel_lines, model_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
@@ -29,7 +29,8 @@ _DECODE_TOKENS = 64
 
 _EPILOG = """\
 In the table, GB/s are those of the weights read, share is their part of plain
-reads of memory at the time, and KV the GB/s of keys and values beside them.
+reads of memory at the time, KV the GB/s of keys and values beside them, and
+plan the tok/s that were predicted.
 
 --json prints one object: `device`, and `cells`, one for each model, number of
 threads and depth. Rates are medians; what was not measured is null. A cell has
@@ -44,6 +45,10 @@ threads and depth. Rates are medians; what was not measured is null. A cell has
   kv_bytes                     of the cache that a decode step reads
   read_gb_s                    plain reads of memory, at the time of this cell
   bandwidth_share              weight_gb_s / read_gb_s
+  predicted_decode_tok_s       what the plan promises from an empty context
+  nvme_read_bytes, stall_ms    of a decode step, for weights beyond the budget
+  disk_gb_s                    direct reads of the file, at the time
+  h2d_bytes                    copied to a GPU: 0, the processor computes
 
 With --kernels, one cell for each type, number of threads and columns:
   quant_type, threads, columns, rows, row_length, repetitions
@@ -103,12 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(Precision),
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
-    parser.add_argument(
-        "--ram-budget",
-        type=budget,
-        metavar="SIZE",
-        help="memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%)",
-    )
+    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
     parser.add_argument("--json", action="store_true", help="print one object, see below")
     parser.epilog = _EPILOG
 

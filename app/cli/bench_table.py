@@ -110,8 +110,8 @@ def _kv_gb_s(cell: Cell) -> float | None:
 
 
 _MODEL_COLUMNS: tuple[_Column[Cell], ...] = (
-    _Column("threads", 7, lambda cell: str(cell.threads)),
-    _Column("depth", 6, lambda cell: str(cell.depth)),
+    _Column("thr", 3, lambda cell: str(cell.threads)),
+    _Column("depth", 5, lambda cell: str(cell.depth)),
     _Column(
         "prefill tok/s",
         18,
@@ -125,9 +125,11 @@ _MODEL_COLUMNS: tuple[_Column[Cell], ...] = (
     ),
     _Column("GB/s", 5, lambda cell: _gigabytes(cell.weight_gb_s)),
     _Column("share", 5, lambda cell: _percent(cell.bandwidth_share)),
-    _Column("KV", 5, lambda cell: _gigabytes(_kv_gb_s(cell))),
+    _Column("KV", 4, lambda cell: _gigabytes(_kv_gb_s(cell))),
+    _Column("plan", 5, lambda cell: _short(cell.predicted_decode_tok_s)),
 )
-"""GB/s of weights and their share of plain reads; KV is GB/s of keys and values, beside them."""
+"""GB/s of weights and their share of plain reads; KV is GB/s of keys and values beside them, plan the tok/s
+that were predicted."""
 
 _KERNEL_COLUMNS: tuple[_Column[KernelCell], ...] = (
     _Column("type", 5, lambda cell: cell.quant_type),

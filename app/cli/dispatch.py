@@ -14,7 +14,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
+from app.cli.arguments import BUDGET_HELP, budget
 from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError, exit_code
+from app.models import resolve_model
 from app.sanitize import sanitize_line
 from engine import EngineError
 
@@ -72,28 +74,20 @@ def _dispatch(arguments: list[str]) -> int:
     parser = _Parser(
         prog="tiercel",
         description="Chat with language models on this machine. Without a command the application starts.",
-        usage="tiercel [-m MODEL] | tiercel COMMAND ...",
+        usage="tiercel [-m MODEL] [--ram-budget SIZE] | tiercel COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_epilog() if {"-h", "--help"} & set(arguments) else None,
     )
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
+    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     args = parser.parse_args(arguments)
     if args.command is not None:
         parser.error(f"there is no command {args.command!r}, only {', '.join(_COMMANDS)}")
-    return _application(args.model)
-
-
-def _application(model: str | None) -> int:
     from app.app import main as run_application
 
-    if model is None:
-        return run_application()
-    from app.models import resolve_model
-    from engine import LoadOptions
-
-    return run_application(LoadOptions(resolve_model(model)))
+    return run_application(resolve_model(args.model) if args.model is not None else None, args.ram_budget)
 
 
 class _Parser(argparse.ArgumentParser):

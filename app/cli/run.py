@@ -11,7 +11,7 @@ from app.cli.exit_codes import INTERRUPTED, OK, UsageError
 from app.cli.inputs import piped_text
 from app.cli.progress import ProgressBar
 from app.sanitize import sanitize, sanitize_line
-from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams
+from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams, TierSnapshot
 
 NAME = "run"
 HELP = "answer one prompt, or continue a text"
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         action="store_true",
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
-        "ttft_ms, prefill_tok_s, decode_tok_s, seed",
+        "ttft_ms, prefill_tok_s, decode_tok_s, predicted_decode_tok_s, nvme_read_bytes, h2d_bytes, stall_ms, "
+        "seed",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 
@@ -69,16 +70,17 @@ def run(args: argparse.Namespace) -> int:
         engine.load(options)
         reply = engine.ask(request)
         interrupted = _follow(engine, reply, quiet=args.json)
-        notices = engine.snapshot.notices
+        snapshot = engine.snapshot
     finally:
         engine.close()
-    for notice in notices:
+    for notice in snapshot.notices:
         print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
     if reply.error is not None:
         raise reply.error
-    print(
-        json.dumps(_as_json(reply)) if args.json else _summary(reply), file=None if args.json else sys.stderr
-    )
+    if args.json:
+        print(json.dumps(_as_json(reply, snapshot.tiers)))
+    else:
+        print(_summary(reply), file=sys.stderr)
     return INTERRUPTED if interrupted else OK
 
 
@@ -158,8 +160,8 @@ def _summary(reply: Reply) -> str:
     )
 
 
-def _as_json(reply: Reply) -> dict[str, object]:
-    s = reply.stats
+def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
+    s, predicted = reply.stats, tiers and tiers.predicted_decode_tok_s
     return {
         "text": reply.text,
         "finish_reason": reply.finish_reason,
@@ -169,5 +171,9 @@ def _as_json(reply: Reply) -> dict[str, object]:
         "ttft_ms": round(s.ttft_s * 1000, 3),
         "prefill_tok_s": round(s.prefill_tok_s, 3),
         "decode_tok_s": round(s.decode_tok_s, 3),
+        "predicted_decode_tok_s": predicted and round(predicted, 3),
+        "nvme_read_bytes": s.nvme_read_bytes,
+        "h2d_bytes": 0,
+        "stall_ms": round(s.stall_s * 1000, 3),
         "seed": s.seed,
     }

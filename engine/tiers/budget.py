@@ -26,6 +26,10 @@ class Budget:
     percent: Fraction = Fraction(0)
     """Of available memory; 0 where bytes are given."""
 
+    def __str__(self) -> str:
+        """As `parse_budget` reads it."""
+        return f"{float(self.percent):g}%" if self.percent else str(self.n_bytes)
+
     def resolve(self, available: int) -> int:
         """Bytes, where `available` can be taken without swapping."""
         return self.n_bytes + int(available * self.percent / 100)

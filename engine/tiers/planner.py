@@ -6,7 +6,7 @@ used would never hit. Knows bytes and rates; touches no memory, file or clock. C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,9 +39,9 @@ class Plan:
     read_bytes: int
     """From disk for one pass."""
     predicted_decode_s: float | None
-    """Seconds of a decode step from an empty context; None without rates."""
+    """Seconds of a decode step from an empty context; None without the rates that it takes."""
     limited_by: str
-    """What a decode step waits for, in words; empty without rates."""
+    """What a decode step waits for, in words; empty without a prediction."""
 
     @property
     def ring_bytes(self) -> int:
@@ -70,10 +70,7 @@ def plan(
     used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
     memory = {block.index: slot_bytes_for(block) for block in blocks}
     may_stay = among if among is not None else memory.keys()
-    sizes = [
-        _Sizes(block.index, block.n_bytes, memory[block.index], block.index in may_stay) for block in used
-    ]
-    placements = [_place(sizes, step) for step in range(_STEPS + 1)]
+    placements = _placements(used, may_stay)
     fitting = [placement for placement in placements if placement.ram_bytes <= budget]
     if not fitting:
         raise _too_small(budget, min(placement.ram_bytes for placement in placements))
@@ -97,6 +94,12 @@ def plan(
     )
 
 
+def least_memory(blocks: Sequence[Block], among: frozenset[int]) -> int:
+    """Bytes of the smallest budget from which `plan` can keep some of the blocks `among`, or none."""
+    used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
+    return min(placement.ram_bytes for placement in _placements(used, among))
+
+
 class _Sizes(NamedTuple):
     """A block as far as placement goes."""
 
@@ -114,6 +117,14 @@ class _Placement(NamedTuple):
     slot_bytes: int
     ram_bytes: int
     read_bytes: int
+
+
+def _placements(used: Sequence[Block], may_stay: Collection[int]) -> list[_Placement]:
+    """From keeping nothing to keeping all that may stay."""
+    sizes = [
+        _Sizes(block.index, block.n_bytes, slot_bytes_for(block), block.index in may_stay) for block in used
+    ]
+    return [_place(sizes, step) for step in range(_STEPS + 1)]
 
 
 def _place(used: Sequence[_Sizes], step: int) -> _Placement:
@@ -153,10 +164,12 @@ def _too_small(budget: int, smallest: int) -> BudgetError:
     )
 
 
-def _predict(used: Sequence[Block], read_bytes: int, rates: Rates) -> tuple[float, str]:
+def _predict(used: Sequence[Block], read_bytes: int, rates: Rates) -> tuple[float | None, str]:
     """Seconds of a decode step, and what it waits for: reads run beside the products."""
+    if read_bytes and rates.disk is None:
+        return None, ""  # nothing was to be read when rates were measured, and memory ran short later
     pieces = [piece for block in used for piece in block.pieces]
-    disk_s = read_bytes / rates.disk if read_bytes else 0.0
+    disk_s = read_bytes / rates.disk if rates.disk else 0.0
     memory_s = sum(piece.n_bytes for piece in pieces) / rates.dram
     products_s = sum(piece.n_bytes / rates.product(piece.quant_type) for piece in pieces)
     if disk_s > products_s:

@@ -75,7 +75,7 @@ def model_rates(
         return None, ()
     measured = _complete(known, types, disk_of, threads, cancel) if missing else known
     assert measured.dram is not None
-    disk = measured.disks[disk_of.stat().st_dev] if disk_of is not None else 0.0
+    disk = measured.disks[disk_of.stat().st_dev] if disk_of is not None else None
     rates = Rates(measured.dram, measured.gemv, disk)
     if missing:
         try:

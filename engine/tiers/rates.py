@@ -26,8 +26,8 @@ class Rates:
     """Memory read by all threads."""
     gemv: Mapping[QuantType, float]
     """Product with one column, bytes of weights, by all threads."""
-    disk: float
-    """Direct reads of the model's disk; 0 where none was measured because nothing is read."""
+    disk: float | None
+    """Direct reads of the model's disk; None where none was measured because nothing is read."""
 
     def product(self, quant_type: QuantType) -> float:
         """Bytes per second of a product; a type that was not measured counts as memory."""

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.cancel import CancelToken
-from engine.errors import BudgetError, CancelledError
+from engine.errors import CancelledError
 from engine.events import BlockPlace, Tier, TierEvent, TierSnapshot
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
-from engine.tiers.planner import plan
+from engine.tiers.planner import least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
 from engine.tiers.streamer import Streamer, StreamStats
@@ -33,6 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 _COPY_STEP = 32 << 20
 _LINE = 64
 _EVENTS_KEPT = 64
+_NOTHING_LEFT = "memory is short, and nothing more can be given back"
 
 
 class HeadRows(NamedTuple):
@@ -62,6 +63,7 @@ class TieredWeights:
         MemoryError, StreamError.
         """
         self.blocks = tuple(blocks)
+        self._n_bytes = sum(block.n_bytes for block in blocks)
         self.layer_blocks = [block for block in blocks if block.layer is not None]
         self._head_blocks = [block for block in blocks if block.kind is BlockKind.HEAD]
         self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
@@ -101,10 +103,10 @@ class TieredWeights:
                 memory.flags.writeable = False
             self._resident[index] = pieces
         self._start_streamer()
-        total = sum(block.n_bytes for block in self.blocks)
+        stay = sum(self.blocks[index].n_bytes for index in self._resident)
         self._note(
             f"{len(self._resident)} of {len(self.blocks)} blocks are in memory, "
-            f"{shown_bytes(sum(self.blocks[index].n_bytes for index in self._resident))} of {shown_bytes(total)}"
+            f"{shown_bytes(stay)} of {shown_bytes(self._n_bytes)}"
         )
 
     def _reserve(self) -> Iterator[tuple[int, list[Bytes]]]:
@@ -161,8 +163,12 @@ class TieredWeights:
         return self._resident.get(block.index)
 
     def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
-        """Wait for a streamed block; its matrices are there until `release`. Errors as `Streamer.acquire`."""
-        assert self._streamer is not None, "only streamed blocks are acquired"
+        """Wait for a streamed block; its matrices are there until `release`.
+
+        Raises as `Streamer.acquire`, and MemoryError where a ring can no longer be had.
+        """
+        if self._streamer is None:
+            self._streamer = self._new_streamer()
         matrices = self._streamer.acquire(block, cancel)
         self._active = block.index
         self._on_change(self.snapshot())
@@ -227,7 +233,8 @@ class TieredWeights:
     @property
     def stats(self) -> StreamStats:
         """What was read from disk so far, and the waiting for it."""
-        return self._past if self._streamer is None else self._past.plus(self._streamer.stats)
+        streamer = self._streamer
+        return self._past if streamer is None else self._past.plus(streamer.stats)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -235,9 +242,9 @@ class TieredWeights:
         if not self.plan.streamed:
             return ()
         text = (
-            f"the model's weights ({shown_bytes(sum(block.n_bytes for block in self.blocks))}) do not fit the "
-            f"memory for them ({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from "
-            "disk for every token (--ram-budget changes that)"
+            f"the model's weights ({shown_bytes(self._n_bytes)}) do not fit the memory for them "
+            f"({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from disk for "
+            "every token (--ram-budget changes that)"
         )
         return (text, self._files.notice) if self._files.notice else (text,)
 
@@ -280,37 +287,35 @@ class TieredWeights:
     # -- moves
 
     def _shrink(self, deficit: int) -> None:
-        """Let go of blocks worth `deficit` bytes and a ring to stream them through."""
-        smaller = self.plan.ram_bytes - deficit
-        try:
-            new = plan(self.blocks, smaller, self._rates, among=self.plan.resident)
-        except BudgetError:
-            self._note("memory is short, and nothing more can be given back")
+        """Let go of blocks worth `deficit` bytes and a ring to stream them through, or of what there is."""
+        resident = self.plan.resident
+        smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident))
+        if smaller >= self.plan.ram_bytes:
+            if self._events[-1].text != _NOTHING_LEFT:
+                self._note(_NOTHING_LEFT)
             return
+        new = plan(self.blocks, smaller, self._rates, among=resident)
         self._budget = smaller
         if self._streamer is not None:
-            self._past = self.stats
             self._streamer.close()
-            self._streamer = None
-        gone = self.plan.resident - new.resident
+            self._past, self._streamer = self._past.plus(self._streamer.stats), None
+        gone = resident - new.resident
         for index in gone:
             for memory in self._resident.pop(index):
                 self._region.evict(memory)
         self.plan = new
-        self._start_streamer()
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self._note(
             f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
         )
 
-    def _start_streamer(self) -> None:
-        if self.plan.streamed:
-            self._streamer = Streamer(
-                self._files,
-                [self.blocks[index] for index in self.plan.streamed],
-                slots=self.plan.slots,
-                slot_bytes=self.plan.slot_bytes,
-            )
+    def _new_streamer(self) -> Streamer:
+        return Streamer(
+            self._files,
+            [self.blocks[index] for index in self.plan.streamed],
+            slots=self.plan.slots,
+            slot_bytes=self.plan.slot_bytes,
+        )
 
     def _note(self, text: str) -> None:
         self._events.append(TierEvent(time.time(), text))

@@ -16,7 +16,6 @@ from app.screens.chat import ChatScreen
 from app.widgets.prompt import Prompt
 from app.widgets.transcript import Transcript
 from app.widgets.turn import TurnView
-from engine import LoadOptions
 from tests.fakes import FakeEngine, Script
 
 WAIT_S = 10.0
@@ -89,7 +88,7 @@ async def running(
     model: Path | None = Path("/models/fake.gguf"),
 ) -> AsyncIterator[Driver]:
     """Run the application on a fake engine and shut it down afterwards."""
-    app = TiercelApp(lambda: FakeEngine(script), LoadOptions(model) if model is not None else None)
+    app = TiercelApp(lambda: FakeEngine(script), model)
     try:
         async with app.run_test(size=size) as pilot:
             yield Driver(pilot)

@@ -10,7 +10,6 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import TiercelApp
-from engine import LoadOptions
 from tests.app.driving import Driver
 from tests.fakes import FakeEngine, Script
 
@@ -37,7 +36,7 @@ class SnapCompare(Protocol):
 @pytest.fixture
 def app(home: Path) -> Iterator[TiercelApp]:
     script = Script(replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct")
-    app = TiercelApp(lambda: FakeEngine(script), LoadOptions(Path("/models/smollm2.gguf")))
+    app = TiercelApp(lambda: FakeEngine(script), Path("/models/smollm2.gguf"))
     yield app
     app.shut_down()
 

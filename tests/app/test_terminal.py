@@ -43,7 +43,7 @@ signals.GRACE_S = 1.0
 def crash(self):
     raise RuntimeError("on purpose")
 ChatScreen.newest = crash
-raise SystemExit(application.main(LoadOptions(Path("/m/" + EVIL + ".gguf"))))
+raise SystemExit(application.main(Path("/m/" + EVIL + ".gguf")))
 """
 
 

@@ -19,7 +19,7 @@ IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 70)]
 def logprobs(model: Transformer, ids: list[int]) -> np.ndarray:
     """Of the next token after each id, [T, V]."""
     hidden = model.hidden(ids, 0, model.backend.new_kv(len(ids)), CancelToken())
-    logits = model.logits(hidden).astype(np.float64)
+    logits = model.logits(hidden, CancelToken()).astype(np.float64)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -184,8 +184,8 @@ def test_a_model_that_computes_no_numbers_is_an_error_and_no_score(
 ) -> None:
     head = tiny_model.backend.head
 
-    def broken(x: np.ndarray) -> np.ndarray:
-        logits = head(x)
+    def broken(x: np.ndarray, cancel: CancelToken) -> np.ndarray:
+        logits = head(x, cancel)
         logits[-1, 7] = bad
         return logits
 

@@ -67,7 +67,7 @@ def test_fast_precision_halves_the_cache_and_stays_close(tmp_path: Path) -> None
 @pytest.mark.parametrize("quant_type", QuantType, ids=lambda quant_type: quant_type.name)
 def test_every_quant_type_gives_finite_logits(tmp_path: Path, quant_type: QuantType) -> None:
     model = open_numpy(write_tiny_model(tmp_path / "m.gguf", quant_type=quant_type, layers=1))
-    assert np.all(np.isfinite(model.logits(hidden_in_chunks(model, IDS[:4], 4))))
+    assert np.all(np.isfinite(model.logits(hidden_in_chunks(model, IDS[:4], 4), CancelToken())))
 
 
 @pytest.mark.model

@@ -51,7 +51,7 @@ def documented(capsys: pytest.CaptureFixture[str]) -> set[str]:
     """Every word of the help that may be the name of a field."""
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
-    return set(re.findall(r"[a-z_]+", capsys.readouterr().out))
+    return set(re.findall(r"[a-z0-9_]+", capsys.readouterr().out))
 
 
 @pytest.mark.usefixtures("quick")

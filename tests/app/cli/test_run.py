@@ -63,6 +63,10 @@ def test_json_has_the_promised_keys(
         "ttft_ms",
         "prefill_tok_s",
         "decode_tok_s",
+        "predicted_decode_tok_s",
+        "nvme_read_bytes",
+        "h2d_bytes",
+        "stall_ms",
         "seed",
     }
     assert (result["finish_reason"], result["completion_tokens"], result["seed"]) == ("length", 6, 7)

@@ -16,7 +16,7 @@ from engine.tiers.planner import Plan, plan
 from engine.tiers.rates import Rates
 from kernels.quant_types import QuantType
 
-RATES = Rates(dram=40e9, gemv={QuantType.Q4_K: 20e9}, disk=3e9, layer_s=20e-6)
+RATES = Rates(dram=40e9, gemv={QuantType.Q4_K: 20e9}, disk=3e9)
 Sizes = tuple[int, int, int, int, int, bool]
 
 
@@ -166,6 +166,6 @@ def test_the_prediction_is_the_slower_of_disk_and_products() -> None:
     blocks = model(layers=2, attention=10**6, feed_forward=10**6, heads=1, head=10**6)
     n_bytes = 5 * 10**6
     resident = plan(blocks, 10**9, RATES)
-    assert resident.predicted_decode_s == pytest.approx(n_bytes / 20e9 + 2 * 20e-6)
+    assert resident.predicted_decode_s == pytest.approx(n_bytes / 20e9)
     streamed = plan(blocks, 2_100_000, RATES)
     assert streamed.predicted_decode_s == pytest.approx(streamed.read_bytes / 3e9)
