@@ -92,7 +92,7 @@ class Cell:
     stall_ms: float
     """Of a decode step, waiting for the disk, on average."""
     disk_gb_s: float | None
-    """Direct reads of the model's file, beside this cell; None when nothing is read from disk."""
+    """Direct reads of the model's file, by turns with decoding; None when nothing is read from disk."""
 
 
 def training_context(path: Path) -> int:
@@ -152,19 +152,18 @@ class _ModelBench:
         if n_prompt:
             self._time_prefill(_WARM_UP_IDS)
         self._time_decode(depth, min(n_decode, _WARM_UP_STEPS))
-        prefill_s, decode_s, n_read, stall_s = [], [], 0, 0.0
-        disk = [probe_disk(self.loaded.info.path, self.cancel)] if streams else []
+        prefill_s, decode_s, disk, n_read, stall_s = [], [], [], 0, 0.0
         for _ in range(repetitions):
             if n_prompt:
                 prefill_s.append(self._time_prefill(n_prompt))
             self._fill(depth)
+            if streams:
+                disk.append(probe_disk(self.loaded.info.path, self.cancel))
             before = tiers.stats if tiers is not None else StreamStats()
             decode_s.append(self._time_decode(depth, n_decode))
             after = tiers.stats if tiers is not None else StreamStats()
             n_read += after.read_bytes - before.read_bytes
             stall_s += after.stall_s - before.stall_s
-        if streams:
-            disk.append(probe_disk(self.loaded.info.path, self.cancel))
         read_after = 0.0 if streams else _read_bandwidth(self.loaded.backend)
         read_gb_s = max(read_before, read_after) / 1e9 or None
         n_steps = max(1, repetitions * n_decode)
@@ -196,7 +195,7 @@ class _ModelBench:
             nvme_read_bytes=n_read // n_steps,
             h2d_bytes=0,
             stall_ms=stall_s * 1000 / n_steps,
-            disk_gb_s=max(disk) / 1e9 if disk else None,
+            disk_gb_s=median(disk) / 1e9 if disk else None,
         )
 
     def _time_prefill(self, n_prompt: int) -> float:

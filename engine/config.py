@@ -38,7 +38,7 @@ class LoadOptions:
     ram_budget: Budget | None = None
     """Memory for the whole model; None takes `engine.tiers.budget.DEFAULT`."""
     rates_file: Path | None = None
-    """Where measured rates are kept between loads; None measures them each time."""
+    """Where measured rates are kept between loads; None measures nothing, and nothing is predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,11 +151,17 @@ class Engine:
 
             loaded = load_model(command.options, self._show_progress, command.cancel, self._show_tiers)
         except CancelledError:
-            self._publish(state=EngineState.EMPTY, load_stage="", load_progress=0.0)
+            self._publish(state=EngineState.EMPTY, load_stage="", load_progress=0.0, tiers=None)
             return
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a file provokes
             self._error = _told(error)
-            self._publish(state=EngineState.FAILED, error=str(self._error), load_stage="", load_progress=0.0)
+            self._publish(
+                state=EngineState.FAILED,
+                error=str(self._error),
+                load_stage="",
+                load_progress=0.0,
+                tiers=None,
+            )
             return
         self._loaded, self._loaded_at = loaded, perf_counter()
         backend = loaded.backend

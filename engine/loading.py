@@ -25,7 +25,9 @@ from engine.model import Transformer
 from engine.model_config import ModelConfig, read_model_config
 from engine.prompt import PromptEncoder
 from engine.session import Session
+from engine.tiers.blocks import weight_blocks
 from engine.tiers.budget import DEFAULT, shown_bytes
+from engine.tiers.planner import least_memory
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
@@ -157,7 +159,8 @@ def _room_for_weights(
     needed = kv_bytes(config, max_context, options.precision)
     free = budget - scratch
     if needed > free:
-        fits = max(0, free) // kv_bytes(config, 1, options.precision)
+        left = free - least_memory(weight_blocks(gguf, config))
+        fits = max(0, left) // kv_bytes(config, 1, options.precision)
         shorter = f"use a context of {fits} or less (-c), or " if fits else ""
         raise ContextError(
             f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} "

@@ -30,19 +30,20 @@ class _Column(NamedTuple, Generic[C]):
 def model_lines(reports: Iterable[Report[Cell]]) -> Iterator[str]:
     """A table for each model; reports of the same model come one after another."""
     path = None
+    columns: list[_Column[Cell]] = []
     for report in reports:
         first = report.cells[0]
         if path is None:
             yield report.device
             yield _what_was_measured(first)
-        # What no cell has, such as prompts when none was asked for, takes no room.
-        columns = [
-            column
-            for column in _MODEL_COLUMNS
-            if any(column.text(cell) != _NOT_MEASURED for cell in report.cells)
-        ]
         if path != first.path:
             path = first.path
+            # What no cell has, such as prompts when none was asked for, takes no room.
+            columns = [
+                column
+                for column in _MODEL_COLUMNS
+                if any(column.text(cell) != _NOT_MEASURED for cell in report.cells)
+            ]
             yield ""
             name = sanitize_line(Path(path).stem)
             yield f"{name}, {first.quantisation}, {first.weight_bytes / 1e6:,.0f} MB of weights a decode step"

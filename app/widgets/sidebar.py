@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 from app.sanitize import sanitize_line
 from app.widgets.conversation_list import ConversationList
 from app.widgets.meters import parameters, size
-from engine import EngineSnapshot
+from engine import EngineSnapshot, TierSnapshot
 
 
 class Sidebar(Vertical):
@@ -38,6 +38,17 @@ class Sidebar(Vertical):
                 (sanitize_line(model.name), "bold"),
                 f"\n{facts}\n",
                 (engine, "$muted"),
+                (_placement(snapshot.tiers), "$muted"),
                 (template, "$warning"),
             )
         )
+
+
+def _placement(tiers: TierSnapshot | None) -> str:
+    """Where the weights are when they are not all in memory, and the speed that the plan promises."""
+    lines = ""
+    if tiers is not None and tiers.pass_read_bytes:
+        lines += f"\n{size(tiers.ram_bytes + tiers.ring_bytes)} memory, {size(tiers.pass_read_bytes)} disk"
+    if tiers is not None and tiers.predicted_decode_tok_s:
+        lines += f"\nplan {tiers.predicted_decode_tok_s:.3g} tok/s: {tiers.limited_by}"
+    return lines

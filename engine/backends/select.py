@@ -49,8 +49,8 @@ def open_backend(
         )
         return NumpyBackend(weights, config, options.precision, reason), (notice,)
     tiers, notices = _place(weights, config, options, room, on_progress, on_tiers, cancel)
-    on_progress("preparing the backend", 0.85)
     try:
+        on_progress("preparing the backend", 0.85)
         assert options.threads is not None, "the loader has chosen them"
         backend = CpuBackend(
             weights, tiers, config, options.precision, threads=options.threads, max_tokens=options.chunk

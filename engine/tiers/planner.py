@@ -6,7 +6,7 @@ used would never hit. Knows bytes and rates; touches no memory, file or clock. C
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,8 +69,7 @@ def plan(
     """
     used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
     memory = {block.index: slot_bytes_for(block) for block in blocks}
-    may_stay = among if among is not None else memory.keys()
-    placements = _placements(used, may_stay)
+    placements = _placements(used, among)
     fitting = [placement for placement in placements if placement.ram_bytes <= budget]
     if not fitting:
         raise _too_small(budget, min(placement.ram_bytes for placement in placements))
@@ -79,7 +78,7 @@ def plan(
     if not best.streamed:
         # A pass reads only a few rows of the embedding, so everything else comes first.
         room = budget - best.ram_bytes
-        rest = may_stay - {block.index for block in used}
+        rest = (memory.keys() if among is None else among) - {block.index for block in used}
         resident |= {index for index in rest if memory[index] <= room}
     predicted, limited_by = (None, "") if rates is None else _predict(used, best.read_bytes, rates)
     return Plan(
@@ -94,8 +93,8 @@ def plan(
     )
 
 
-def least_memory(blocks: Sequence[Block], among: frozenset[int]) -> int:
-    """Bytes of the smallest budget from which `plan` can keep some of the blocks `among`, or none."""
+def least_memory(blocks: Sequence[Block], among: frozenset[int] | None = None) -> int:
+    """The smallest budget that works, in bytes; `among` as in `plan`."""
     used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
     return min(placement.ram_bytes for placement in _placements(used, among))
 
@@ -119,10 +118,11 @@ class _Placement(NamedTuple):
     read_bytes: int
 
 
-def _placements(used: Sequence[Block], may_stay: Collection[int]) -> list[_Placement]:
+def _placements(used: Sequence[Block], among: frozenset[int] | None) -> list[_Placement]:
     """From keeping nothing to keeping all that may stay."""
     sizes = [
-        _Sizes(block.index, block.n_bytes, slot_bytes_for(block), block.index in may_stay) for block in used
+        _Sizes(block.index, block.n_bytes, slot_bytes_for(block), among is None or block.index in among)
+        for block in used
     ]
     return [_place(sizes, step) for step in range(_STEPS + 1)]
 

@@ -7,7 +7,6 @@ is compared with its oracle before it is timed. Called by the loader and by
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from engine.errors import CancelledError, KernelError
 from engine.machine import available_memory, cache_bytes, physical_cores, processor_name
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.rates import Measured, Rates, load_rates, save_rates
+from engine.tiers.region import Region
 from kernels.quant_types import QuantType, row_bytes
 
 _LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
@@ -31,7 +31,7 @@ _COLUMNS = 4096
 _TRIALS = 5
 _REQUEST_BYTES, _IN_FLIGHT = 4 << 20, 4
 """As the streamer reads."""
-_DISK_BYTES, _DISK_S = 512 << 20, 1.0
+_DISK_BYTES, _DISK_S = 2 << 30, 1.0
 """The disk is read until either is reached."""
 
 Bytes = npt.NDArray[np.uint8]
@@ -215,7 +215,7 @@ def probe_disk(path: Path, cancel: CancelToken) -> float:
     started = perf_counter()
 
     def read(offsets: Sequence[int]) -> int:
-        buffer = memoryview(mmap.mmap(-1, request))
+        buffer = Region(request).place(request).data
         done = 0
         for offset in offsets:
             if cancel.cancelled or (done and perf_counter() - started > _DISK_S):

@@ -102,7 +102,8 @@ class TieredWeights:
                 done += piece.n_bytes
                 memory.flags.writeable = False
             self._resident[index] = pieces
-        self._start_streamer()
+        if self.plan.streamed:
+            self._streamer = self._new_streamer()
         stay = sum(self.blocks[index].n_bytes for index in self._resident)
         self._note(
             f"{len(self._resident)} of {len(self.blocks)} blocks are in memory, "

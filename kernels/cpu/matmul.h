@@ -39,9 +39,15 @@ INLINE void row_dots(int type, int columns, const struct matrix *w, const uint8_
     span_step(type, columns, row + i * step, x + i, a->spans, acc);
   }
   if (rest) {
-    uint8_t padded[8 * 34 + 32] = {0}; /* a row's last, partial span, which the loads of a whole one must not leave */
-    memcpy(padded, row + whole * step, (size_t)rest);
-    span_step(type, columns, padded, x + whole, a->spans, acc);
+    /* A last, partial span goes on into the next row, whose blocks meet activations of 0; behind the last row is
+     * nothing, so there it is copied. */
+    const uint8_t *last = row + whole * step;
+    uint8_t padded[8 * 34 + 32];
+    if (last + step > w->data + w->rows * w->row_bytes) {
+      memset(padded, 0, sizeof padded);
+      last = memcpy(padded, last, (size_t)rest);
+    }
+    span_step(type, columns, last, x + whole, a->spans, acc);
   }
   for (int c = 0; c < columns; c++) out[(t + c) * ldo] = vf_hsum(acc[c]);
 }

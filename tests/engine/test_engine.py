@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import (
+    BudgetError,
     ContextError,
     Engine,
     EngineError,
@@ -20,8 +21,14 @@ from engine import (
     Reply,
     Request,
     SamplingParams,
+    StreamError,
     TemplateError,
+    Tier,
+    TierSnapshot,
 )
+from kernels.quant_types import QuantType
+from tests.engine.budgets import budget_for
+from tests.engine.tiers.faulty_disk import nothing_leaks, refuse_direct_reads, spoil
 from tests.tiny_gguf import CHATML, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)
@@ -261,6 +268,201 @@ def test_the_queue_is_counted(engine: Engine, chat_model: Path) -> None:
     for reply in replies:
         wait(reply)
     assert engine.snapshot.queued == 0
+
+
+# -- weights that are read from disk
+
+
+@pytest.fixture(scope="session")
+def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
+    return write_tiny_model(
+        tmp_path_factory.mktemp("deep") / "deep.gguf",
+        chat_template=CHATML,
+        quant_type=QuantType.Q4_K,
+        layers=6,
+        vocab_size=2000,
+    )
+
+
+def streamed(path: Path, share: float = 0.3) -> LoadOptions:
+    return LoadOptions(path, context=256, threads=1, ram_budget=budget_for(path, 256, share))
+
+
+CONVERSATIONS = [user("hello"), user("hello", "yes", "and then?"), user("world"), user("hello", "yes", "no?")]
+
+
+def replies(engine: Engine, options: LoadOptions, n_tokens: int = 8) -> list[list[int]]:
+    """Ids of the replies to all conversations, one after another."""
+    engine.load(options)
+    asked = [
+        wait(engine.ask(Request(messages, sampling=GREEDY, max_tokens=n_tokens)))
+        for messages in CONVERSATIONS
+    ]
+    assert [reply.error for reply in asked] == [None] * len(asked)
+    return [reply.token_ids for reply in asked]
+
+
+@pytest.fixture(scope="session")
+def resident_replies(deep_model: Path) -> list[list[int]]:
+    engine = Engine()
+    try:
+        return replies(engine, LoadOptions(deep_model, context=256, threads=1))
+    finally:
+        engine.close()
+
+
+def tiers_of(engine: Engine) -> TierSnapshot:
+    tiers = engine.snapshot.tiers
+    assert tiers is not None
+    return tiers
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_a_model_that_is_streamed_gives_the_replies_of_one_in_memory(
+    engine: Engine, deep_model: Path, resident_replies: list[list[int]], share: float
+) -> None:
+    assert replies(engine, streamed(deep_model, share)) == resident_replies
+    tiers = tiers_of(engine)
+    assert {place.tier for place in tiers.blocks} >= {Tier.NVME}
+    assert tiers.ram_bytes + tiers.ring_bytes <= tiers.budget_bytes
+    assert any("from disk for every token" in notice for notice in engine.snapshot.notices)
+
+
+def test_statistics_say_what_was_read_and_how_long_it_was_waited_for(
+    engine: Engine, deep_model: Path
+) -> None:
+    engine.load(streamed(deep_model))
+    request = Request(user("hello"), sampling=GREEDY, max_tokens=8)
+    first, second = (wait(engine.ask(request)).stats for _ in range(2))
+    read = tiers_of(engine).pass_read_bytes
+    for stats in (first, second):
+        # Eight passes; the ring was full before, and at most it is filled again after them.
+        assert 7 * read < stats.nvme_read_bytes < 11 * read
+        assert 0 <= stats.stall_s <= stats.prefill_s + stats.decode_s
+    assert first.nvme_read_bytes + second.nvme_read_bytes <= tiers_of(engine).read_bytes
+    engine.load(LoadOptions(deep_model, context=256))
+    stats = wait(engine.ask(request)).stats
+    assert (stats.nvme_read_bytes, stats.stall_s) == (0, 0)
+
+
+@pytest.mark.parametrize("fault", ["EIO", "cut"])
+def test_a_disk_that_fails_ends_the_reply_and_the_next_one_is_right(
+    engine: Engine,
+    deep_model: Path,
+    resident_replies: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    engine.load(streamed(deep_model))
+    asked = Request(user("hello"), sampling=SamplingParams(seed=1, temperature=3.0, top_k=0))
+    with monkeypatch.context() as patched:
+        reply = engine.ask(asked)
+        wait_for(lambda: len(reply.token_ids) > 2)
+        spoil(patched, fault)
+        wait(reply)
+    assert reply.finish_reason is FinishReason.ERROR
+    assert isinstance(reply.error, StreamError)
+    assert deep_model.name in str(reply.error)
+    assert "\n" not in str(reply.error)
+    assert len(reply.token_ids) > 2
+    assert reply.text
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    for messages, expected in zip(CONVERSATIONS, resident_replies, strict=True):
+        again = wait(engine.ask(Request(messages, sampling=GREEDY, max_tokens=8)))
+        assert (again.error, again.token_ids) == (None, expected)
+
+
+def test_a_disk_that_fails_in_the_prompt_ends_the_reply_too(
+    engine: Engine, deep_model: Path, resident_replies: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.load(streamed(deep_model, 0.0))
+    request = Request(CONVERSATIONS[0], sampling=GREEDY, max_tokens=8)
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    with monkeypatch.context() as patched:
+        spoil(patched, "EIO")
+        failed = wait(engine.ask(request))
+    assert isinstance(failed.error, StreamError)
+    assert failed.token_ids == []
+    assert wait(engine.ask(request)).token_ids == resident_replies[0]
+
+
+def test_replies_that_are_cancelled_leave_the_next_ones_right(
+    engine: Engine, deep_model: Path, resident_replies: list[list[int]]
+) -> None:
+    engine.load(streamed(deep_model))
+    for n_tokens in range(3):
+        reply = engine.ask(Request(user("hello " * 9), sampling=SamplingParams(temperature=3.0, seed=2)))
+        wait_for(lambda: reply.done or len(reply.token_ids) >= n_tokens)  # noqa: B023  called at once
+        reply.cancel()
+        assert wait(reply).finish_reason is FinishReason.CANCELLED
+        after = wait(engine.ask(Request(CONVERSATIONS[0], sampling=GREEDY, max_tokens=8)))
+        assert after.token_ids == resident_replies[0]
+
+
+def test_a_disk_without_direct_reads_is_noticed_and_serves(
+    engine: Engine, deep_model: Path, resident_replies: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_direct_reads(monkeypatch)
+    assert replies(engine, streamed(deep_model)) == resident_replies
+    assert any("through the page cache" in notice for notice in engine.snapshot.notices)
+
+
+def test_memory_that_runs_short_moves_blocks_out_while_a_reply_grows(
+    engine: Engine, deep_model: Path, resident_replies: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = 0
+
+    class Watch:
+        def deficit(self) -> int:
+            nonlocal passes
+            passes += 1
+            return 300_000 if passes % 2 == 0 else 0
+
+    monkeypatch.setattr("engine.backends.select.MemoryWatch", Watch)
+    assert replies(engine, LoadOptions(deep_model, context=256, threads=1)) == resident_replies
+    texts = [event.text for event in tiers_of(engine).events]
+    assert sum(text.endswith("are read from disk from now on") for text in texts) > 1
+    assert texts[-1] == "memory is short, and nothing more can be given back"
+    assert texts.count(texts[-1]) == 1
+    assert {place.tier for place in tiers_of(engine).blocks} == {Tier.NVME}
+
+
+def test_a_budget_that_is_too_small_fails_the_load_and_another_one_works(
+    engine: Engine, deep_model: Path
+) -> None:
+    engine.load(streamed(deep_model, -0.01))
+    assert isinstance(wait(engine.ask(Request(user("hello")))).error, BudgetError)
+    assert engine.snapshot.state is EngineState.FAILED
+    assert "--ram-budget" in engine.snapshot.error
+    assert "\n" not in engine.snapshot.error
+    assert engine.snapshot.tiers is None
+    engine.load(streamed(deep_model))
+    assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_a_load_that_fails_late_shows_no_tiers(
+    engine: Engine, deep_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("engine.backends.cpu.CpuBackend.new_kv", fail)
+    engine.load(streamed(deep_model))
+    wait_for(lambda: engine.snapshot.state is EngineState.FAILED)
+    assert engine.snapshot.tiers is None
+
+
+def test_unloading_a_streamed_model_leaves_nothing(deep_model: Path) -> None:
+    with nothing_leaks():
+        engine = Engine()
+        for _ in range(3):
+            engine.load(streamed(deep_model))
+            assert wait(engine.ask(Request(user("hello"), max_tokens=3))).error is None
+        engine.unload()
+        wait_for(lambda: engine.snapshot.state is EngineState.EMPTY)
+        assert engine.snapshot.tiers is None
+        engine.close()
 
 
 @pytest.mark.model

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from app.__main__ import main
+from app.locations import rates_file
 from engine import KernelError
+from engine.tiers import probe
+from engine.tiers.rates import Measured, save_rates
 from kernels.quant_types import QuantType
 from tests.tiny_gguf import write_tiny_model
 
@@ -106,6 +109,18 @@ def test_the_table_has_80_columns(tiny: str, capsys: pytest.CaptureFixture[str],
     assert len(rows) == (4 if "-m" in what else 13 * 6)
     assert {len(row) for row in rows} == {len(heading)}
     assert all(".." in row for row in rows)
+
+
+@pytest.mark.usefixtures("quick")
+def test_rates_that_are_known_for_some_threads_only_leave_the_table_whole(
+    tiny: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = rates_file()
+    assert file is not None
+    save_rates(file, probe._fingerprint(probe._device(), 2), Measured(1e10, {QuantType.F32: 1e10}))
+    assert main(["bench", "-m", tiny, "-d", "0", "-t", "1,2", "-n", "3", "-p", "9", "-r", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {len(line) for line in lines[-2:]} == {len(lines[-3])}
 
 
 @pytest.mark.parametrize(

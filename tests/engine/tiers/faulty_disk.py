@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +50,60 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.002)
+
+
+def refuse_direct_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system without O_DIRECT."""
+    real = os.open
+
+    def refuse(path: Path, flags: int, *arguments: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        return real(path, flags, *arguments)
+
+    monkeypatch.setattr("engine.tiers.direct_io.os.open", refuse)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, fault: str, after: int = 0) -> None:
+    """Let all reads but the first `after` fail: "EIO", or the file is "cut" there."""
+    left = after
+    real, lock = os.preadv, threading.Lock()
+
+    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        nonlocal left
+        with lock:
+            left -= 1
+            good = left >= 0
+        if good:
+            return real(descriptor, buffers, position)
+        if fault == "EIO":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return 0
+
+    monkeypatch.setattr(PREADV, preadv)
+
+
+@contextmanager
+def nothing_leaks() -> Iterator[None]:
+    """Fails when threads or open files are left that were not there before.
+
+    An error that was caught holds the frames, and they the file: look at it outside.
+    """
+
+    def present() -> tuple[set[threading.Thread], int]:
+        gc.collect()
+        folder = Path("/proc/self/fd")
+        n_files = len(os.listdir(folder)) if folder.is_dir() else 0
+        return set(threading.enumerate()), n_files
+
+    threads, n_files = present()
+    yield
+
+    def nothing_new() -> bool:  # the tokenizer's thread ends by itself
+        now = present()
+        return now[0] <= threads and now[1] <= n_files
+
+    wait_until(nothing_new)
 
 
 class Gate:

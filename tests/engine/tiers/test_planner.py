@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.errors import BudgetError
 from engine.tiers.blocks import Block, BlockKind, Piece, slot_bytes_for
-from engine.tiers.planner import Plan, plan
+from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from kernels.quant_types import QuantType
 
@@ -56,22 +56,35 @@ models = st.builds(
     embedding=st.booleans(),
 )
 shares = st.floats(0, 1.2)
+Among = frozenset[int] | None
 
 
-def try_plan(blocks: Sequence[Block], budget: int) -> Plan | None:
+@st.composite
+def models_and_residents(draw: st.DrawFn) -> tuple[tuple[Block, ...], Among]:
+    """A model, and which of its blocks may stay: all, or what another plan kept, or any."""
+    blocks = draw(models)
+    return blocks, draw(st.none() | st.frozensets(st.sampled_from(range(len(blocks)))))
+
+
+def try_plan(blocks: Sequence[Block], budget: int, among: Among = None) -> Plan | None:
     try:
-        return plan(blocks, budget, RATES)
+        return plan(blocks, budget, RATES, among=among)
     except BudgetError:
+        assert budget < least_memory(blocks, among)
         return None
 
 
 @settings(deadline=None)
-@given(models, shares)
-def test_a_plan_places_every_block_once_and_keeps_the_budget(blocks: tuple[Block, ...], share: float) -> None:
+@given(models_and_residents(), shares)
+def test_a_plan_places_every_block_once_and_keeps_the_budget(
+    case: tuple[tuple[Block, ...], Among], share: float
+) -> None:
+    blocks, among = case
     budget = int(memory_of(blocks) * share)
-    chosen = try_plan(blocks, budget)
+    chosen = try_plan(blocks, budget, among)
     if chosen is None:
         return
+    assert among is None or chosen.resident <= among
     assert chosen.ram_bytes == chosen.resident_bytes + chosen.slots * chosen.slot_bytes <= budget
     assert chosen.resident.isdisjoint(chosen.streamed)
     assert list(chosen.streamed) == sorted(chosen.streamed)
@@ -88,18 +101,33 @@ def test_a_plan_places_every_block_once_and_keeps_the_budget(blocks: tuple[Block
 
 
 @settings(deadline=None)
-@given(models, shares, shares)
+@given(models_and_residents(), shares, shares)
 def test_more_budget_never_reads_more_and_is_never_slower(
-    blocks: tuple[Block, ...], one: float, other: float
+    case: tuple[tuple[Block, ...], Among], one: float, other: float
 ) -> None:
-    less, more = (
-        try_plan(blocks, int(memory_of(blocks) * share)) for share in (min(one, other), max(one, other))
-    )
+    blocks, among = case
+    less, more = (try_plan(blocks, int(memory_of(blocks) * share), among) for share in sorted((one, other)))
     if less is None:
         return
     assert more is not None
     assert more.read_bytes <= less.read_bytes
     assert more.predicted_decode_s <= less.predicted_decode_s
+
+
+@settings(deadline=None)
+@given(models, shares, st.integers(1, 10**9))
+def test_giving_memory_back_moves_blocks_out_and_none_in(
+    blocks: tuple[Block, ...], share: float, deficit: int
+) -> None:
+    before = try_plan(blocks, int(memory_of(blocks) * share))
+    if before is None:
+        return
+    same = plan(blocks, before.ram_bytes, RATES, among=before.resident)
+    assert (same.resident, same.ram_bytes) == (before.resident, before.ram_bytes)
+    after = try_plan(blocks, before.ram_bytes - deficit, before.resident)
+    if after is not None:
+        assert after.resident < before.resident
+        assert after.ram_bytes <= before.ram_bytes - deficit
 
 
 @settings(deadline=None)
@@ -117,6 +145,7 @@ def test_what_fits_stays_and_the_embedding_goes_first(blocks: tuple[Block, ...])
 @settings(deadline=None)
 @given(models)
 def test_the_smallest_budget_that_is_named_works_and_none_below(blocks: tuple[Block, ...]) -> None:
+    assert plan(blocks, least_memory(blocks), RATES).ram_bytes == least_memory(blocks)
     with pytest.raises(BudgetError, match="-c") as failed:
         plan(blocks, 0, RATES)
     named = re.search(r"takes ([\d,]+) MB", str(failed.value))
@@ -169,3 +198,15 @@ def test_the_prediction_is_the_slower_of_disk_and_products() -> None:
     assert resident.predicted_decode_s == pytest.approx(n_bytes / 20e9)
     streamed = plan(blocks, 2_100_000, RATES)
     assert streamed.predicted_decode_s == pytest.approx(streamed.read_bytes / 3e9)
+
+
+@pytest.mark.parametrize("rates", [None, Rates(dram=20e9, gemv={}, disk=None)])
+def test_nothing_is_predicted_without_the_rates_for_it(rates: Rates | None) -> None:
+    chosen = plan(LARGE, 20 * 10**9, rates)
+    assert (chosen.predicted_decode_s, chosen.limited_by) == (None, "")
+    assert chosen.streamed == plan(LARGE, 20 * 10**9, RATES).streamed
+
+
+def test_what_is_not_read_needs_no_rate_of_the_disk() -> None:
+    chosen = plan(LARGE, 60 * 10**9, Rates(dram=20e9, gemv={}, disk=None))
+    assert chosen.predicted_decode_s == pytest.approx(sum(block.n_bytes for block in LARGE[1:]) / 20e9)

@@ -119,8 +119,8 @@ def test_the_disk_is_read_in_different_places_of_the_whole_file(
     assert all(before[1] <= after[0] for before, after in pairwise(ranges))
     assert all(start < end <= size for start, end in ranges)
     n_bytes = sum(end - start for start, end in ranges)
-    assert n_bytes <= 512 << 20
-    assert n_bytes >= min(size, 512 << 20) * 0.75
+    assert n_bytes <= probe._DISK_BYTES
+    assert n_bytes >= min(size, probe._DISK_BYTES) * 0.75
     assert ranges[0][0] == 0
     assert ranges[-1][1] > size * 0.75
 
@@ -167,13 +167,19 @@ class Probes:
 Q4_K, Q6_K = QuantType.Q4_K, QuantType.Q6_K
 
 
+def known_rates(
+    disk_of: Path | None, types: Iterable[QuantType], threads: int, file: Path, *, measure: bool = True
+) -> tuple[Rates | None, tuple[str, ...]]:
+    return probe.model_rates(disk_of, types, threads, file, measure=measure, cancel=CancelToken())
+
+
 def test_a_load_measures_only_what_is_not_known(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes, file = Probes(monkeypatch), tmp_path / "rates.json"
 
     def rates(types: set[QuantType], threads: int = 2) -> Rates | None:
-        found, notices = probe.model_rates(model, types, threads, file, CancelToken())
+        found, notices = known_rates(model, types, threads, file)
         assert notices == ()
         return found
 
@@ -192,18 +198,31 @@ def test_a_load_measures_only_what_is_not_known(
     assert probes.since() == []
 
 
-def test_without_a_file_every_load_measures(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probes = Probes(monkeypatch)
-    for _ in range(2):
-        rates, notices = probe.model_rates(model, [Q4_K], 1, None, CancelToken())
-        assert (rates is not None, notices) == (True, ())
-        assert probes.since() == [(1, [Q4_K]), model]
+def test_what_is_not_known_is_not_measured_where_it_is_not_worth_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+
+    def rates(disk_of: Path | None, types: Iterable[QuantType]) -> Rates | None:
+        return known_rates(disk_of, types, 1, file, measure=False)[0]
+
+    assert rates(None, [Q4_K]) is None
+    first, _ = known_rates(None, [Q4_K], 1, file)
+    assert first == Rates(9e9, {Q4_K: 5e9 + Q4_K}, None)
+    assert probes.since() == [(1, [Q4_K])]
+    assert rates(None, [Q4_K]) == first
+    assert rates(None, [Q4_K, Q6_K]) is None
+    assert rates(model, [Q4_K]) is None
+    known_rates(model, [Q4_K], 1, file)
+    assert probes.since() == [model]
+    assert rates(model, [Q4_K]) == Rates(9e9, {Q4_K: 5e9 + Q4_K}, 2e9)
+    assert probes.since() == []
 
 
 def test_rates_that_cannot_be_kept_are_used_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Probes(monkeypatch)
     file = model / "no folder" / "rates.json"
-    rates, notices = probe.model_rates(model, [Q4_K], 1, file, CancelToken())
+    rates, notices = known_rates(model, [Q4_K], 1, file)
     assert rates is not None
     assert len(notices) == 1
     assert "cannot be kept" in notices[0]
@@ -213,13 +232,13 @@ def test_measuring_the_machine_measures_all_again_and_keeps_other_disks(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes, file = Probes(monkeypatch), tmp_path / "rates.json"
-    probe.model_rates(model, [Q4_K], 3, file, CancelToken())
+    known_rates(model, [Q4_K], 3, file)
     probes.since()
     found = probe.measure_machine(None, 3, file, CancelToken())
     assert probes.since() == [(3, sorted(QuantType))]
     assert (found.threads, found.dram, found.disk) == (3, 9e9, None)
     assert found.gemv.keys() == {quant_type.name for quant_type in QuantType}
-    rates, _ = probe.model_rates(model, QuantType, 3, file, CancelToken())
+    rates, _ = known_rates(model, QuantType, 3, file)
     assert rates is not None
     assert probes.since() == []
     assert probe.measure_machine(model, 3, file, CancelToken()).disk == 2e9
@@ -232,7 +251,6 @@ def test_without_the_kernels_nothing_is_measured(
     probes, file = Probes(monkeypatch), tmp_path / "rates.json"
     monkeypatch.delattr(kernels, "cpu")
     monkeypatch.setitem(sys.modules, "kernels.cpu", None)
-    assert probe.model_rates(model, [Q4_K], 1, file, CancelToken()) == (None, ())
     with pytest.raises(KernelError, match="make setup"):
         probe.measure_machine(model, 1, file, CancelToken())
     assert probes.since() == []
