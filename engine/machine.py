@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -55,13 +57,67 @@ def physical_cores() -> int:
     """Cores that this process may use; two hardware threads of one core count once."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    cpus = Path("/sys/devices/system/cpu")
-    cores = {_read(cpus / f"cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu) for cpu in allowed}
+    cores = _first_of_each_core()
     quota, _, period = _read(_CGROUP / "cpu.max").strip().partition(" ")
     if quota.isdigit() and period.isdigit():
         return max(1, min(len(cores), int(quota) // int(period)))
     return len(cores)
+
+
+@contextmanager
+def spread_over_cores(threads: int) -> Iterator[None]:
+    """Threads that are started meanwhile stay on one hardware thread of each core, if there are enough.
+
+    Two of them on the same core would share its vector units. Among the cores the system moves them freely:
+    pinned to one core each they would wait behind whatever else runs there.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    cores = _first_of_each_core() if allowed else set()
+    if not threads <= len(cores) < len(allowed):
+        yield
+        return
+    os.sched_setaffinity(0, cores)  # of this thread; those that it starts inherit it
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _first_of_each_core() -> set[int]:
+    """One hardware thread, by its number, of every core that this process may use."""
+    first: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        first.setdefault(_read(topology / "thread_siblings_list").strip() or str(cpu), cpu)
+    return set(first.values())
+
+
+def interleave(address: int, n_bytes: int) -> bool:
+    """Spread the pages of a mapping over all memory nodes, so that threads on every node read at full speed.
+
+    False where there is one node or the system refuses (mbind(2), MPOL_INTERLEAVE). `address` is a page's.
+    """
+    nodes = _numbers(_read(Path("/sys/devices/system/node/has_memory")))
+    call = {"x86_64": 237, "aarch64": 235}.get(platform.machine())
+    if len(nodes) < 2 or call is None:
+        return False
+    import ctypes  # only machines of several nodes need it, and the interface starts without it
+
+    mask = (ctypes.c_ulong * (max(nodes) // 64 + 1))()
+    for node in nodes:
+        mask[node // 64] |= 1 << node % 64
+    size, n_bits = ctypes.c_size_t(n_bytes), ctypes.c_ulong(len(mask) * 64 + 1)
+    done = ctypes.CDLL(None).syscall(call, ctypes.c_void_p(address), size, 3, mask, n_bits, 0)
+    return bool(done == 0)
+
+
+def _numbers(text: str) -> set[int]:
+    """The numbers of a list as the kernel writes it, such as "0-1,3"."""
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def processor_name() -> str:

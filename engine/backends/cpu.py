@@ -14,6 +14,7 @@ from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.kv_cache import KVCache
+from engine.machine import spread_over_cores
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
 from engine.tiers.blocks import Block
@@ -48,7 +49,8 @@ class CpuBackend:
         self._config = config
         self._half = precision is Precision.FAST
         self._embedding_type = weights["token_embd.weight"].quant_type
-        self._model = _native_model(weights, config, precision, threads, max_tokens, self._set)
+        with spread_over_cores(threads):
+            self._model = _native_model(weights, config, precision, threads, max_tokens, self._set)
         for block in tiers.layer_blocks:
             resident = tiers.resident(block)
             if resident is not None:

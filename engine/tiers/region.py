@@ -12,6 +12,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from engine.machine import interleave
 from engine.tiers.direct_io import ALIGNMENT
 
 _HUGE_PAGE = 2 << 20
@@ -36,6 +37,7 @@ class Region:
             ):  # a kernel built without huge pages: the same memory, read a little slower
                 mapping.madvise(mmap.MADV_HUGEPAGE)
         whole = np.frombuffer(mapping, np.uint8)
+        interleave(whole.ctypes.data, whole.size)
         start = -whole.ctypes.data % _HUGE_PAGE
         self._mapping = mapping
         self._address = whole.ctypes.data

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,54 @@ def test_a_memory_limit_is_the_total(cgroup: Path, name: str) -> None:
     assert machine.total_memory() == 1_000_000
     (cgroup / name).write_text("max\n")
     assert machine.total_memory() == installed
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    """Let files of these names hold what is given, wherever they lie, and the others nothing."""
+    monkeypatch.setattr(machine, "_read", lambda path: files.get(path.name, ""))
+
+
+def test_threads_leave_the_second_hardware_thread_of_a_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one processor")
+    _pretend(monkeypatch, thread_siblings_list="all of them\n")
+    seen: list[set[int]] = []
+    with machine.spread_over_cores(1):
+        started = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        started.start()
+        started.join()
+    assert seen == [{min(allowed)}]
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_more_threads_than_cores_go_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, thread_siblings_list="all of them\n")
+    with machine.spread_over_cores(2):
+        inside = os.sched_getaffinity(0)
+    assert inside == os.sched_getaffinity(0)
+
+
+def test_pages_are_spread_over_all_nodes_with_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    class Library:
+        def __init__(self, name: None) -> None: ...
+
+        def syscall(self, *arguments: object) -> int:
+            calls.append(arguments)
+            return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    _pretend(monkeypatch, has_memory="0-1,65\n")
+    assert machine.interleave(8192, 4096)
+    ((number, address, size, policy, mask, n_bits, flags),) = calls
+    assert (number, address.value, size.value, policy, flags) == (237, 8192, 4096, 3, 0)
+    assert (list(mask), n_bits.value) == ([0b11, 0b10], 129)
+
+
+@pytest.mark.parametrize("nodes", ["0\n", ""])
+def test_one_node_needs_no_spreading(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, has_memory=nodes)
+    assert not machine.interleave(0, 4096)
