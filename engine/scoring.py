@@ -5,6 +5,7 @@ Knows which context a measure needs. Called by `tiercel perplexity`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +20,17 @@ from engine.evaluate import (
 )
 from engine.loading import load_model
 
+OnNotices = Callable[[tuple[str, ...]], None]
+"""Called with what a person should know about how the model runs, before it does."""
 
-def score_text(options: LoadOptions, text: str, *, window: int, cancel: CancelToken) -> Perplexity:
+
+def score_text(
+    options: LoadOptions, text: str, *, window: int, cancel: CancelToken, on_notices: OnNotices
+) -> Perplexity:
     """Perplexity of a text in windows of `window` tokens, fed in chunks of `options.chunk`."""
     loaded = load_model(replace(options, context=window), lambda stage, progress: None, cancel)
     try:
+        on_notices(loaded.notices)
         return measure_perplexity(
             loaded.model,
             loaded.tokenizer.encode(text),
@@ -37,12 +44,15 @@ def score_text(options: LoadOptions, text: str, *, window: int, cancel: CancelTo
         loaded.close()
 
 
-def score_against_reference(options: LoadOptions, path: Path, *, cancel: CancelToken) -> Comparison:
+def score_against_reference(
+    options: LoadOptions, path: Path, *, cancel: CancelToken, on_notices: OnNotices
+) -> Comparison:
     """Distance to the reference logits in the file at `path`, ids fed in chunks of `options.chunk`."""
     reference = read_reference(path)
     context = len(reference.token_ids)
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
     try:
+        on_notices(loaded.notices)
         reference.check_vocabulary(loaded.info.vocab_size)
         return compare_with_reference(loaded.model, reference, loaded.session.kv, cancel, chunk=loaded.chunk)
     finally:

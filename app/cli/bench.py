@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from app.cli.arguments import BUDGET_HELP, budget, load_options, natural_int, po
 from app.cli.bench_table import kernel_lines, model_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
+from app.cli.notices import print_notices
 from app.models import resolve_model
 from app.sanitize import sanitize_line
 from engine import Precision
@@ -220,8 +220,7 @@ def _measure_model(
             cancel=cancel,
         )
     )
-    for notice in report.notices:
-        print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
+    print_notices(report.notices)
     return report
 
 

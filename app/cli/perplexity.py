@@ -11,6 +11,7 @@ from app.cli.arguments import add_model_arguments, load_options, positive_int
 from app.cli.exit_codes import OK, UsageError
 from app.cli.inputs import read_text
 from app.cli.interruptible import run_interruptible
+from app.cli.notices import print_notices
 
 NAME = "perplexity"
 HELP = "measure perplexity of a text, or distance to reference logits"
@@ -55,14 +56,22 @@ def run(args: argparse.Namespace) -> int:
         from engine import score_against_reference  # numpy
 
         result = asdict(
-            run_interruptible(lambda cancel: score_against_reference(options, args.reference, cancel=cancel))
+            run_interruptible(
+                lambda cancel: score_against_reference(
+                    options, args.reference, cancel=cancel, on_notices=print_notices
+                )
+            )
         )
     else:
         text = read_text(args.file)
         from engine import score_text  # numpy
 
         result = asdict(
-            run_interruptible(lambda cancel: score_text(options, text, window=args.window, cancel=cancel))
+            run_interruptible(
+                lambda cancel: score_text(
+                    options, text, window=args.window, cancel=cancel, on_notices=print_notices
+                )
+            )
         )
     if args.json:
         print(json.dumps(result))

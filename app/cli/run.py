@@ -9,8 +9,9 @@ import sys
 from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
 from app.cli.exit_codes import INTERRUPTED, OK, UsageError
 from app.cli.inputs import piped_text
+from app.cli.notices import print_notices
 from app.cli.progress import ProgressBar
-from app.sanitize import sanitize, sanitize_line
+from app.sanitize import sanitize
 from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams, TierSnapshot
 
 NAME = "run"
@@ -73,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
         snapshot = engine.snapshot
     finally:
         engine.close()
-    for notice in snapshot.notices:
-        print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
+    print_notices(snapshot.notices)
     if reply.error is not None:
         raise reply.error
     if args.json:

@@ -22,7 +22,7 @@ from engine.events import BlockPlace, Tier, TierEvent, TierSnapshot
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
-from engine.tiers.planner import least_memory, plan
+from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
 from engine.tiers.streamer import Streamer, StreamStats
@@ -76,7 +76,7 @@ class TieredWeights:
         self._active: int | None = None
         self._streamer: Streamer | None = None
         self._resident: dict[int, list[Bytes]] = {}
-        self.plan = plan(blocks, budget, rates)
+        self._set_plan(plan(blocks, budget, rates))
         if self.plan.streamed:
             # A file system that refuses direct reads only at the first one is found out here.
             page = Region(ALIGNMENT).place(ALIGNMENT)
@@ -253,7 +253,7 @@ class TieredWeights:
         """Where everything is now."""
         streamer, present, stats = self._streamer, self.plan, self.stats
         return TierSnapshot(
-            blocks=tuple(self._place_of(block) for block in self.blocks),
+            blocks=self._places,
             ram_bytes=present.resident_bytes,
             ring_bytes=present.ring_bytes,
             budget_bytes=self._budget,
@@ -275,6 +275,10 @@ class TieredWeights:
         """Tokens per second that the plan promises from an empty context; None when no rate is known."""
         seconds = self.plan.predicted_decode_s
         return None if seconds is None else 1 / seconds
+
+    def _set_plan(self, new: Plan) -> None:
+        self.plan = new
+        self._places = tuple(map(self._place_of, self.blocks))
 
     def _place_of(self, block: Block) -> BlockPlace:
         types: dict[str, int] = {}
@@ -304,7 +308,7 @@ class TieredWeights:
         for index in gone:
             for memory in self._resident.pop(index):
                 self._region.evict(memory)
-        self.plan = new
+        self._set_plan(new)
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self._note(
             f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
