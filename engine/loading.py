@@ -16,7 +16,7 @@ from engine.backends.select import open_backend
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
-from engine.errors import CancelledError, ContextError, GGUFError
+from engine.errors import BudgetError, CancelledError, ContextError, GGUFError
 from engine.events import ModelInfo, TierSnapshot
 from engine.gguf import GGUFFile, open_gguf
 from engine.kv_cache import kv_bytes
@@ -145,7 +145,7 @@ def _room_for_weights(
 ) -> tuple[int, tuple[str, ...]]:
     """Bytes that the budget leaves for weights beside everything else, and what a person should know.
 
-    Refuses a context that does not fit, before anything is allocated.
+    Refuses what does not fit, before anything is allocated: ContextError, BudgetError.
     """
     available = available_memory()
     budget = (options.ram_budget or DEFAULT).resolve(available)
@@ -157,17 +157,18 @@ def _room_for_weights(
         )
     scratch = _scratch_bytes(config, options.chunk)
     needed = kv_bytes(config, max_context, options.precision)
-    free = budget - scratch
-    if needed > free:
-        left = free - least_memory(weight_blocks(gguf, config))
-        fits = max(0, left) // kv_bytes(config, 1, options.precision)
+    least = least_memory(weight_blocks(gguf, config))
+    if scratch + needed + least > budget:
+        fits = max(0, budget - scratch - least) // kv_bytes(config, 1, options.precision)
         shorter = f"use a context of {fits} or less (-c), or " if fits else ""
-        raise ContextError(
+        enough = -(-(scratch + needed + least) // 10**6)  # rounded up: what is named must do
+        error = ContextError if needed > budget - scratch else BudgetError
+        raise error(
             f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} "
-            f"for computing, and the memory budget is {shown_bytes(budget)}: {shorter}give more "
-            "(--ram-budget)"
+            f"for computing and {shown_bytes(least)} for reading weights as they are used, and the memory "
+            f"budget is {shown_bytes(budget)}: {shorter}give at least {enough}M (--ram-budget)"
         )
-    return free - needed, notices
+    return budget - scratch - needed, notices
 
 
 def _scratch_bytes(config: ModelConfig, chunk: int) -> int:

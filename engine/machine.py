@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def available_memory() -> int:
@@ -20,25 +21,34 @@ def available_memory() -> int:
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     free = int(match[1]) * 1024 if match else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # Version 2 of control groups, then version 1; page cache counts as used there, though it can be dropped.
-    for limit_file, used_file, stat_file, cache_key in (
-        ("memory.max", "memory.current", "memory.stat", "file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_cache",
-        ),
+    for controller, limit_file, used_file, cache_key in (
+        ("", "memory.max", "memory.current", "file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
     ):
-        limit, used = _read(_CGROUP / limit_file).strip(), _read(_CGROUP / used_file).strip()
-        if limit.isdigit() and used.isdigit():
-            cache = re.search(rf"^{cache_key} (\d+)$", _read(_CGROUP / stat_file), re.MULTILINE)
-            free = min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
+        for group in _control_groups(controller):
+            limit, used = _read(group / limit_file).strip(), _read(group / used_file).strip()
+            if limit.isdigit() and used.isdigit():
+                cache = re.search(rf"^{cache_key} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+                free = min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
     return max(0, free)
+
+
+def _control_groups(controller: str) -> list[Path]:
+    """Our control group of this controller ("" is version 2) and those around it: the limits of all count.
+
+    A container may see its own group as the root, and a path that does not exist from there.
+    """
+    root = _CGROUP / controller
+    match = re.search(rf"^\d+:{controller}:/(.+)$", _read(_OWN_GROUPS), re.MULTILINE)
+    own = root / match[1] if match else root
+    return [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
 
 
 def total_memory() -> int:
     """Bytes of memory of this machine, or the limit of our control group where that is lower."""
-    limits = (_read(_CGROUP / name).strip() for name in ("memory.max", "memory/memory.limit_in_bytes"))
+    files = [group / "memory.max" for group in _control_groups("")]
+    files += [group / "memory.limit_in_bytes" for group in _control_groups("memory")]
+    limits = (_read(file).strip() for file in files)
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
 
@@ -58,10 +68,12 @@ def physical_cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cores = _first_of_each_core()
-    quota, _, period = _read(_CGROUP / "cpu.max").strip().partition(" ")
-    if quota.isdigit() and period.isdigit():
-        return max(1, min(len(cores), int(quota) // int(period)))
-    return len(cores)
+    n_cores = len(cores)
+    for group in _control_groups(""):
+        quota, _, period = _read(group / "cpu.max").strip().partition(" ")
+        if quota.isdigit() and period.isdigit():
+            n_cores = min(n_cores, int(quota) // int(period))
+    return max(1, n_cores)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from app import locations
 from app.cli.arguments import positive_int
 from app.cli.exit_codes import OK
 from app.cli.interruptible import run_interruptible
+from app.cli.notices import print_notices
 from app.models import resolve_model
 from app.sanitize import sanitize_line
 
@@ -43,12 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the rates, in GB (1e9 bytes) per second."""
-    path = resolve_model(args.model) if args.model else None
+    path = resolve_model(args.model) if args.model is not None else None
     from engine import measure_machine  # numpy
 
     rates = run_interruptible(
         lambda cancel: measure_machine(path, args.threads, locations.rates_file(), cancel)
     )
+    print_notices(rates.notices)
     print(json.dumps(_as_json(rates)) if args.json else "\n".join(_lines(rates)))
     return OK
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.errors import CancelledError, KernelError
+from engine.gguf import open_gguf
 from engine.machine import available_memory, cache_bytes, physical_cores, processor_name
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.rates import Measured, Rates, load_rates, save_rates
@@ -33,6 +34,8 @@ _REQUEST_BYTES, _IN_FLIGHT = 4 << 20, 4
 """As the streamer reads."""
 _DISK_BYTES, _DISK_S = 2 << 30, 1.0
 """The disk is read until either is reached."""
+_LEAST_FILE = 16 << 20
+"""A smaller file says more about single requests than about its disk."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -48,7 +51,9 @@ class MachineRates:
     gemv: Mapping[str, float]
     """By the name of the quant type."""
     disk: float | None
-    """None when no model was named."""
+    """None when no model was named, or one too small to tell."""
+    notices: tuple[str, ...] = ()
+    """What a person should know."""
 
 
 def model_rates(
@@ -75,17 +80,9 @@ def model_rates(
         return None, ()
     measured = _complete(known, types, disk_of, threads, cancel) if missing else known
     assert measured.dram is not None
-    disk = measured.disks[disk_of.stat().st_dev] if disk_of is not None else None
+    disk = measured.disks.get(disk_of.stat().st_dev) if disk_of is not None else None
     rates = Rates(measured.dram, measured.gemv, disk)
-    if missing:
-        try:
-            save_rates(rates_file, fingerprint, measured)
-        except OSError as error:
-            return rates, (
-                f"the speed of this machine cannot be kept in {rates_file} ({error.strerror}): every load "
-                "measures it again",
-            )
-    return rates, ()
+    return rates, _keep(rates_file, fingerprint, measured) if missing else ()
 
 
 def measure_machine(
@@ -94,7 +91,7 @@ def measure_machine(
     """Measure every type again, the disk only of a model `path`, and keep it all in `rates_file`.
 
     `threads` is by default the physical cores. Raises KernelError without the C kernels or where one is
-    wrong, CancelledError, StreamError, and OSError when the file cannot be written.
+    wrong, GGUFError for a file that is no model, CancelledError and StreamError.
     """
     try:
         device = _device()
@@ -103,20 +100,36 @@ def measure_machine(
             f"there is nothing to measure: the C kernels are not installed ({error}); install a C compiler "
             "and then Tiercel again (make setup)"
         ) from None
+    if path:
+        open_gguf(path).close()  # what is no model is refused before anything is measured
     threads = threads or physical_cores()
     measured = _complete(Measured(), QuantType, path, threads, cancel)
+    notices: tuple[str, ...] = ()
     if rates_file:
         fingerprint = _fingerprint(device, threads)
         others = load_rates(rates_file, fingerprint).disks
-        save_rates(rates_file, fingerprint, replace(measured, disks={**others, **measured.disks}))
+        notices = _keep(rates_file, fingerprint, replace(measured, disks={**others, **measured.disks}))
     assert measured.dram is not None
     return MachineRates(
         device=device,
         threads=threads,
         dram=measured.dram,
         gemv={quant_type.name: rate for quant_type, rate in measured.gemv.items()},
-        disk=measured.disks[path.stat().st_dev] if path else None,
+        disk=measured.disks.get(path.stat().st_dev) if path else None,
+        notices=notices,
     )
+
+
+def _keep(rates_file: Path, fingerprint: str, measured: Measured) -> tuple[str, ...]:
+    """Save, and say when that fails: what was measured holds all the same."""
+    try:
+        save_rates(rates_file, fingerprint, measured)
+    except OSError as error:
+        return (
+            f"the speed of this machine cannot be kept in {rates_file} ({error.strerror}): every load "
+            "measures it again",
+        )
+    return ()
 
 
 def _device() -> str:
@@ -139,7 +152,7 @@ def _complete(
     if dram is None or missing:
         dram, new = probe_memory(threads, missing, cancel)
         gemv = {**gemv, **new}
-    if path and path.stat().st_dev not in disks:
+    if path and path.stat().st_size >= _LEAST_FILE and path.stat().st_dev not in disks:
         disks = {**disks, path.stat().st_dev: probe_disk(path, cancel)}
     return Measured(dram, gemv, disks)
 
@@ -192,7 +205,7 @@ def _rate(call: Callable[[Bytes], object], data: Bytes, small: Bytes, cancel: Ca
     """
     start_s = min(_seconds(call, small, cancel) for _ in range(_TRIALS))
     whole_s = min(_seconds(call, data, cancel) for _ in range(_TRIALS))
-    return (data.size - small.size) / max(whole_s - start_s, whole_s / 4)
+    return (data.size - small.size) / max(whole_s - start_s, whole_s / 2)
 
 
 def _seconds(call: Callable[[Bytes], object], data: Bytes, cancel: CancelToken) -> float:

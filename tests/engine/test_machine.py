@@ -115,3 +115,31 @@ def test_pages_are_spread_over_all_nodes_with_memory(monkeypatch: pytest.MonkeyP
 def test_one_node_needs_no_spreading(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, has_memory=nodes)
     assert not machine.interleave(0, 4096)
+
+
+def test_the_limits_of_our_own_control_group_and_of_those_around_it_count(
+    cgroup: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own_groups = tmp_path_factory.mktemp("proc") / "cgroup"
+    own_groups.write_text("3:memory:/job/step\n0::/job/step\n")
+    monkeypatch.setattr(machine, "_OWN_GROUPS", own_groups)
+    for folder, limit in (("memory/job", 900_000), ("memory/job/step", 1 << 62)):
+        (cgroup / folder).mkdir(parents=True)
+        (cgroup / folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (cgroup / folder / "memory.usage_in_bytes").write_text("100000\n")
+    assert machine.available_memory() == 800_000
+    assert machine.total_memory() == 900_000
+    (cgroup / "job").mkdir()
+    (cgroup / "job" / "cpu.max").write_text("100000 100000\n")
+    assert machine.physical_cores() == 1
+
+
+def test_a_group_that_cannot_be_seen_from_here_is_the_root(
+    cgroup: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_groups = tmp_path_factory.mktemp("proc") / "cgroup"
+    own_groups.write_text("0::/elsewhere\n")
+    monkeypatch.setattr(machine, "_OWN_GROUPS", own_groups)
+    (cgroup / "memory.max").write_text("1000000\n")
+    (cgroup / "memory.current").write_text("700000\n")
+    assert machine.available_memory() == 300_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(probe, "_LEAST_BYTES", 2 << 20)
     monkeypatch.setattr(probe, "cache_bytes", lambda: 0)
     return str(write_tiny_model(home / "tiny.gguf"))
+
+
+@pytest.fixture(autouse=True)
+def any_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is measured with small files too."""
+    monkeypatch.setattr(probe, "_LEAST_FILE", 0)
 
 
 def test_the_object_has_the_promised_keys_and_its_figures_serve_loading(
@@ -59,3 +66,28 @@ def test_the_table_has_each_type_and_a_disk_only_with_a_model(
     assert all("% of memory" in line for line in lines[2:])
     assert main(["probe", "-t", "1", "-m", tiny]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("disk ")
+
+
+def test_what_is_no_model_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("probe_memory", "probe_disk"):
+        monkeypatch.delattr(probe, name)
+    for content in (b"", b"hi\n"):
+        (tmp_path / "note.gguf").write_bytes(content)
+        assert main(["probe", "-m", str(tmp_path / "note.gguf")]) == 3
+        assert "note.gguf" in capsys.readouterr().err
+    assert main(["probe", "-m", ""]) == 3
+
+
+def test_figures_that_cannot_be_kept_are_shown_with_a_notice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(probe, "save_rates", fail)
+    assert main(["probe", "-t", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "GB/s" in shown.out
+    assert "cannot be kept" in shown.err

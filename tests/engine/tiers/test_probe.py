@@ -17,6 +17,7 @@ from engine.tiers import probe
 from engine.tiers.rates import Measured, Rates, load_rates
 from kernels.quant_types import QuantType, row_bytes
 from kernels.reference_quants import dequantize
+from tests.tiny_gguf import write_tiny_model
 
 pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
 
@@ -25,14 +26,16 @@ pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no comp
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little to read, so that the tests are quick."""
     monkeypatch.setattr(probe, "_LEAST_BYTES", 2 << 20)
+    monkeypatch.setattr(probe, "_LEAST_FILE", 0)
     monkeypatch.setattr(probe, "cache_bytes", lambda: 0)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Stands for a model file: the probe never looks into it."""
-    path = tmp_path / "m.gguf"
-    path.write_bytes(bytes(10_000_001))
+    """Stands for a model file: large enough to read, small enough to write."""
+    path = write_tiny_model(tmp_path / "m.gguf")
+    with path.open("ab") as file:
+        file.truncate(10_000_001)
     return path
 
 
@@ -255,3 +258,12 @@ def test_without_the_kernels_nothing_is_measured(
         probe.measure_machine(model, 1, file, CancelToken())
     assert probes.since() == []
     assert load_rates(file, "any") == Measured()
+
+
+def test_a_small_file_says_nothing_about_its_disk(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_LEAST_FILE", 1 << 24)
+    file = tmp_path / "rates.json"
+    assert probe.measure_machine(model, 1, file, CancelToken()).disk is None
+    assert '"disks": {}' in file.read_text()
