@@ -10,20 +10,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
-from textual.app import App, SystemCommand
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 from textual.theme import Theme
 
 from app import locations
-from app.actions import ACTIONS, bindings
+from app.actions import Scope
 from app.background import in_thread
+from app.bindings import bindings
 from app.bridge import ChatEngine
+from app.dialogs import DialogActions
+from app.i18n import _, language_of_locale, use_language
+from app.keymap import load_keymap, use_keymap
+from app.palette import Commands
 from app.sanitize import sanitize_line
 from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
@@ -31,21 +35,25 @@ from app.signals import end_on_signals
 from app.startup import first_model
 from app.store import Store
 from app.terminal_input import TerminalDriver
-from app.themes import TOKENS, load_themes
-from engine import Budget, Engine, LoadOptions
+from app.themes import TOKENS, ThemeWatch, apply_theme, load_themes
+from engine import Budget, Engine
 
-_UNSAVED: Final = "not everything is saved yet; ^Q once more quits without it"
+_PLACES: Final = [Binding(f"alt+{n}", f"screen.tab({n})", show=False) for n in range(1, 10)]
 
 
-class TiercelApp(App[int]):
+class TiercelApp(DialogActions):
     """Chat with a model on this machine. Give it a function that makes the engine."""
 
     TITLE = "tiercel"
     # Textual reads no stylesheet of a default screen by itself.
     CSS_PATH = Path(__file__).parent / "screens" / "chat.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-short"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(Scope.ALWAYS, Scope.FIRST, Scope.EVERYWHERE),
+        *_PLACES,
+    ]
+    COMMANDS = {Commands}  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide"), (118, "-wider")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (21, "-short"), (30, "-tall")]  # noqa: RUF012
 
     def __init__(
         self,
@@ -57,20 +65,33 @@ class TiercelApp(App[int]):
         super().__init__()
         self._make_engine = make_engine
         self._model = model
-        self._ram_budget = ram_budget
-        self._settings = SettingsFile(locations.config_dir() / "settings.toml")
-        self._store = Store(locations.data_dir() / "conversations.db")
-        self._chat = ChatScreen(self._store, self._settings)
+        self.ram_budget = ram_budget
+        self.settings_file = SettingsFile(locations.config_dir() / "settings.toml")
+        settings = self.settings_file.values
+        use_language(language_of_locale() if settings.language == "auto" else settings.language)
+        self.store = Store(locations.data_dir() / "conversations.db")
+        self.chat = ChatScreen(self.store, self.settings_file)
         self._warned_at = -HINT_S
-        themes, problems = load_themes(locations.config_dir() / "themes")
+        own_themes = locations.config_dir() / "themes"
+        self._theme_watch = ThemeWatch(own_themes)
+        themes, problems = load_themes(own_themes)
         for theme in themes:
             self.register_theme(theme)
-        self._problems = [*self._settings.problems, *problems]
-        wanted = self._settings.values.theme
+        keymap = load_keymap(locations.config_dir() / "keymap.toml")
+        use_keymap(keymap)
+        self.set_keymap(keymap.keys)
+        self._problems = [*self.settings_file.problems, *problems, *keymap.problems]
+        wanted = settings.theme
         if wanted not in self.available_themes:
-            self._problems.append(f"there is no theme {wanted!r}: {DEFAULT_THEME} is used; ^P shows all")
+            self._problems.append(
+                _("there is no theme {name!r}: {default} is used; ^P shows all").format(
+                    name=wanted, default=DEFAULT_THEME
+                )
+            )
             wanted = DEFAULT_THEME
         self.theme = wanted
+        if settings.reduced_motion:
+            self.animation_level = "none"
 
     def get_driver_class(self) -> type[Driver]:
         """Return ours."""
@@ -78,19 +99,11 @@ class TiercelApp(App[int]):
 
     def get_default_screen(self) -> Screen[None]:
         """Return the chat."""
-        return self._chat
+        return self.chat
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return our tokens, for themes that do not know them."""
         return TOKENS
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Return what the command palette offers."""
-        for action in ACTIONS:
-            if action.method not in ("", "command_palette"):
-                method = getattr(self, f"action_{action.method}")
-                yield SystemCommand(action.label.capitalize(), action.help, method)
-        yield SystemCommand("Theme", "Choose the colour theme", self.action_change_theme)
 
     def on_mount(self) -> None:
         """Paint, then start everything that takes time."""
@@ -98,39 +111,43 @@ class TiercelApp(App[int]):
         if not self.is_headless:
             end_on_signals(self._end, self.shut_down)
             self.set_interval(1.0, self._watch_terminal)
+            self.set_interval(1.0, self._watch_themes)
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
-        self._store.start()
-        self._chat.start_pulling()
-        self._chat.notice("settings", _briefly(self._problems))
-        self.run_worker(self._chat.show_conversations())
+        self.store.start()
+        self.chat.start_pulling()
+        self.chat.notice("settings", _briefly(self._problems))
+        self.run_worker(self.chat.show_stored())
         self.run_worker(self._start_engine())
 
     async def _start_engine(self) -> None:
-        settings = self._settings.values
+        settings = self.settings_file.values
         path = self._model or await in_thread(lambda: first_model(settings))
         if path is not None:
-            self._load(path)
-        else:
+            self.load_model(path)
+        if not settings.welcomed:
+            self._welcome(has_model=path is not None)
+        elif path is None:
             self.action_models()
         try:
-            self._chat.bridge.attach(await in_thread(self._make_engine))
+            self.chat.bridge.attach(await in_thread(self._make_engine))
         except (ImportError, OSError) as error:
-            self._chat.notice("error", f"the engine cannot start: {error}")
+            self.chat.notice("error", _("the engine cannot start: {error}").format(error=error))
 
-    def _load(self, path: Path) -> None:
-        """Load a model as the settings say."""
-        settings = self._settings.values
-        self._chat.load(
-            LoadOptions(
-                path,
-                context=settings.context,
-                threads=settings.threads,
-                ram_budget=self._ram_budget or settings.ram_budget,
-                rates_file=locations.rates_file(),
-            )
-        )
+    def _welcome(self, *, has_model: bool) -> None:
+        """Greet who is here for the first time."""
+        from app.fetch import STARTER
+        from app.screens.welcome import WelcomeScreen
+
+        def go_on(choice: str | None) -> None:
+            self.chat.change_settings(welcomed=True)
+            if choice == "starter":
+                self.fetches.start(STARTER)
+            if choice in ("models", "starter"):
+                self.action_models()
+
+        self.push_screen(WelcomeScreen(has_model, sorted(self.available_themes), self.change_setting), go_on)
 
     def _end(self, number: int) -> None:
         """End because of a signal, as the person's own quitting would."""
@@ -146,91 +163,63 @@ class TiercelApp(App[int]):
             self.shut_down()
             os._exit(128 + signal.SIGHUP)
 
+    def _watch_themes(self) -> None:
+        """Show a theme that the person is editing as it is saved."""
+        if self.app_focus:
+            themes, problems = self._theme_watch.changed()
+            for theme in themes:
+                apply_theme(self, theme)
+            if themes or problems:
+                self.chat.notice("settings", _briefly(problems))
+
     def shut_down(self) -> str:
         """Stop the engine and save everything; return what could not be saved and why, or ''. Idempotent."""
-        self._chat.bridge.close()
+        self.chat.bridge.close()
+        if "fetches" in self.__dict__:
+            self.fetches.close()
         problems = []
-        if not self._store.close():
-            problems.append(self._store.unsaved or "the disk is too slow")
+        if not self.store.close():
+            problems.append(self.store.unsaved or _("the disk is too slow"))
         try:
-            self._settings.save()
+            self.settings_file.save()
         except OSError as error:
-            problems.append(f"settings were not saved: {error}")
+            problems.append(_("settings were not saved: {error}").format(error=error))
         return "; ".join(problems)
 
     def _keep_theme(self, theme: Theme) -> None:
-        self._chat.change_settings(theme=theme.name)
+        self.chat.change_settings(theme=theme.name)
+
+    def change_setting(self, **changes: object) -> None:
+        """Remember settings and show what follows from them."""
+        self.chat.change_settings(**changes)
+        settings = self.settings_file.values
+        if "theme" in changes:
+            self.theme = settings.theme
+        if "tiers" in changes:
+            self.chat.show_tiers(settings.tiers)
+        if "reduced_motion" in changes:
+            self.animation_level = "none" if settings.reduced_motion else "full"
 
     # -- actions
 
-    @property
-    def _in_dialog(self) -> bool:
-        """Whether a dialog is open: a key pressed twice opens one only."""
-        return len(self.screen_stack) > 1
-
     def action_stop(self) -> None:
         """Stop the reply."""
-        self._chat.stop()
-
-    async def action_new_chat(self) -> None:
-        """Begin a new conversation."""
-        await self._chat.new_chat()
-
-    def action_help(self) -> None:
-        """Show the keys."""
-        from app.screens.help import HelpScreen
-
-        if not self._in_dialog:
-            self.push_screen(HelpScreen())
-
-    def action_command_palette(self) -> None:
-        """Show all commands."""
-        from app.screens.dialog import Palette
-
-        if not self._in_dialog:
-            self.push_screen(Palette(id="--command-palette"))
-
-    def action_chats(self) -> None:
-        """Show or hide the conversations."""
-        self._chat.toggle_chats()
-
-    def action_models(self) -> None:
-        """Choose a model."""
-        # Imported when it is wanted: what it needs to fetch a model is not needed for the first paint.
-        from app.screens.models import ModelsScreen
-
-        if self._in_dialog:
-            return
-        settings = self._settings.values
-        model = self._chat.bridge.snapshot.model
-
-        def load(path: Path | None) -> None:
-            if path is not None:
-                self._load(path)
-
-        self.push_screen(
-            ModelsScreen(settings.model_folders, model.path if model is not None else None), load
-        )
-
-    def action_newest(self) -> None:
-        """Follow the newest line."""
-        self._chat.newest()
+        self.chat.stop()
 
     def action_copy(self) -> None:
         """Copy what is selected, in whichever widget it is."""
-        focused = self.focused
-        text = self.screen.get_selected_text() or getattr(focused, "selected_text", "")
+        text = self.screen.get_selected_text() or getattr(self.focused, "selected_text", "")
         if text:
-            self.copy_to_clipboard(text)
-            self._chat.hint(f"{len(text):,} characters sent to the terminal's clipboard")
+            self.chat.copy_text(text, _("{count:,} characters").format(count=len(text)))
         else:
-            self._chat.hint("nothing is selected; ^Q quits")
+            self.chat.hint(_("nothing is selected; ^Q quits"))
 
     async def action_quit(self) -> None:
         """Quit; with unsaved text only when asked twice."""
-        if self._store.unsaved and time.monotonic() - self._warned_at > HINT_S:
+        self.chat.keep_draft()
+        if self.store.unsaved and time.monotonic() - self._warned_at > HINT_S:
             self._warned_at = time.monotonic()
-            self._chat.hint(_UNSAVED)
+            self.chat.hint(_("not everything is saved yet; ^Q once more quits without it"))
             return
         self.exit(0)
 

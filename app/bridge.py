@@ -1,26 +1,30 @@
 """Between the engine and the screen: the only file that knows both sides.
 
 The engine never calls us. Ten times a second, or once when nothing happens, `pull` looks at its snapshot
-and at the replies that grow, tells the listener what is new, and has the store save it. Runs in the event
-loop and never blocks.
+and at the replies that grow, tells the listener what is new, and has the store save it. A model that was let
+go because nobody spoke to it is loaded again by the next message. Runs in the event loop and never blocks.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Protocol
 
-from app.conversation import Conversation, Turn, TurnStatus, build_request
+from app.conversation import Conversation, Turn, TurnStatus
+from app.i18n import _
+from app.request import build_request, told_turns
 from app.sanitize import sanitize_line
 from app.store import Store
 from engine import (
+    Budget,
     ContextError,
     EngineSnapshot,
     EngineState,
     FinishReason,
     LoadOptions,
     ModelInfo,
+    Overflow,
     Reply,
     ReplyStatus,
     Request,
@@ -45,8 +49,20 @@ class ChatEngine(Protocol):
     def load(self, options: LoadOptions) -> None:
         """Load a model instead of the present one."""
 
+    def stop_loading(self) -> None:
+        """Give up the load that runs or waits."""
+
+    def unload(self) -> None:
+        """Let go of the model and its memory."""
+
     def ask(self, request: Request) -> Reply:
         """Queue a request; the reply grows."""
+
+    def set_ram_budget(self, budget: Budget | None) -> None:
+        """Change the memory for the model's weights between two passes."""
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return how many tokens `text` is; None while no model is loaded."""
 
     def close(self) -> None:
         """End the engine's thread."""
@@ -73,6 +89,12 @@ class LiveReply:
     turn: Turn
     system: str
     """System prompt; empty for none."""
+    sampling: SamplingParams
+    """How to draw tokens, as wanted last; the reply says what is in effect."""
+    overflow: Overflow
+    """What happens when the conversation does not fit the context."""
+    told: list[Turn] = field(default_factory=list)
+    """The turns that were sent to the model."""
     reply: Reply | None = None
     """None while no model is loaded."""
     model: ModelInfo | None = None
@@ -88,11 +110,21 @@ class LiveReply:
         if self.turn.text:
             return ""
         if self.reply is None:
-            return "waiting for a model"
+            return _("waiting for a model")
         if self.reply.status is ReplyStatus.QUEUED:
-            return "waiting for its turn"
+            return _("waiting for its turn")
         stats = self.reply.stats
-        return f"reading {stats.prefilled_tokens:,} of {stats.prompt_tokens - stats.cached_tokens:,} tokens"
+        total, done = stats.prompt_tokens - stats.cached_tokens, stats.prefilled_tokens
+        words = _("reading {done:,} of {total:,} tokens").format(done=done, total=total)
+        if 0 < done < total and stats.prefill_s > 0:
+            left = (total - done) * stats.prefill_s / done
+            words += " · " + _("{seconds:.0f} s left").format(seconds=max(1.0, left))
+        return words
+
+    @property
+    def pending(self) -> bool:
+        """Whether the engine has yet to acknowledge how tokens are to be drawn."""
+        return self.reply is not None and not self.reply.done and self.reply.sampling != self.sampling
 
 
 class Bridge:
@@ -101,10 +133,16 @@ class Bridge:
     def __init__(self, store: Store, listener: Listener) -> None:
         """Create a bridge whose engine is still to come."""
         self.snapshot = EngineSnapshot()
+        self.unload_after_s = 0.0
+        """Seconds without a message after which the model is let go; 0 keeps it."""
         self._store = store
         self._listener = listener
         self._engine: ChatEngine | None = None
         self._load: LoadOptions | None = None
+        """The model that is wanted, loaded or not."""
+        self._idle = False
+        """Whether it was let go because nobody spoke to it."""
+        self._used_at = time.monotonic()
         self._live: dict[int, LiveReply] = {}
 
     def attach(self, engine: ChatEngine) -> None:
@@ -114,24 +152,59 @@ class Bridge:
             engine.load(self._load)
         self.pull()
 
+    # -- the model
+
     def load(self, options: LoadOptions) -> None:
         """Load a model, now or once the engine is there."""
-        self._load = options
+        self._load, self._idle = options, False
+        self._used_at = time.monotonic()
         if self._engine is not None:
             self._engine.load(options)
             self.pull()
 
-    def ask(self, conversation: Conversation, system: str, sampling: SamplingParams) -> LiveReply:
+    def unload(self) -> None:
+        """Let go of the model; replies that wait for one go on waiting."""
+        self._load = None
+        if self._engine is not None:
+            self._engine.unload()
+            self.pull()
+
+    def set_ram_budget(self, budget: Budget | None) -> None:
+        """Change the memory for the weights, now and when the model is loaded again."""
+        if self._load is not None:
+            self._load = replace(self._load, ram_budget=budget)
+        if self._engine is not None:
+            self._engine.set_ram_budget(budget)
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return how many tokens `text` is; None while no model is loaded. May take a while."""
+        return self._engine.count_tokens(text) if self._engine is not None else None
+
+    # -- replies
+
+    def ask(
+        self, conversation: Conversation, system: str, sampling: SamplingParams, overflow: Overflow
+    ) -> LiveReply:
         """Add a reply to `conversation` and have it generated as soon as a model is ready."""
         turn = conversation.add("assistant", status=TurnStatus.STREAMING)
         turn.sampling = sampling
-        live = LiveReply(conversation, turn, system, saved_at=time.monotonic())
+        live = LiveReply(conversation, turn, system, sampling, overflow, saved_at=time.monotonic())
         self._live[conversation.id] = live
+        if self._idle and self._load is not None:
+            self.load(self._load)
         return live
 
     def live(self, conversation: Conversation) -> LiveReply | None:
         """Return the reply that grows in `conversation`, if any."""
         return self._live.get(conversation.id)
+
+    def steer(self, conversation: Conversation, sampling: SamplingParams) -> None:
+        """Draw the next tokens of the reply in `conversation`, if any, in another way."""
+        live = self._live.get(conversation.id)
+        if live is not None:
+            live.sampling = sampling
+            if live.reply is not None:
+                live.reply.change_sampling(sampling)
 
     @property
     def busy(self) -> bool:
@@ -147,19 +220,22 @@ class Bridge:
     def active(self) -> bool:
         """Whether something is under way that `pull` should follow closely."""
         state = self.snapshot.state
-        loading = self._load is not None and self._ready_model(self.snapshot) is None
+        loading = self._load is not None and not self._idle and self._ready_model(self.snapshot) is None
         return self.busy or (loading and state not in (EngineState.FAILED, EngineState.CLOSED))
 
     def stop(self, conversation: Conversation) -> bool:
-        """Stop the reply in `conversation` and keep its text; False when there is none."""
+        """Stop the reply in `conversation` and keep its text, else loading; False when there is neither."""
         live = self._live.get(conversation.id)
-        if live is None:
-            return False
-        if live.reply is not None:
+        if live is not None and live.reply is not None:
             live.reply.cancel()
-        else:
-            self._end(live, TurnStatus.CANCELLED, "stopped before it began")
+        elif live is not None:
+            self._end(live, TurnStatus.CANCELLED, _("stopped before it began"))
             self._listener.reply_ended(live)
+        elif self._engine is not None and self.snapshot.state is EngineState.LOADING:
+            self._load = None
+            self._engine.stop_loading()
+        else:
+            return False
         return True
 
     def close(self) -> None:
@@ -169,9 +245,12 @@ class Bridge:
                 live.reply.cancel()
                 live.turn.text += live.reply.read(live.offset)[0]
                 live.turn.stats = live.reply.stats
-            self._end(live, TurnStatus.CANCELLED, "stopped: the program was closed")
+                _note_settings(live, live.reply)
+            self._end(live, TurnStatus.CANCELLED, _("stopped: the program was closed"))
         if self._engine is not None:
             self._engine.close()
+
+    # -- ten times a second
 
     def pull(self) -> None:
         """Look once: tell the listener and the store what is new."""
@@ -183,11 +262,20 @@ class Bridge:
             self._listener.engine_changed(snapshot)
         model = self._ready_model(snapshot)
         for live in list(self._live.values()):
+            self._used_at = time.monotonic()
             if live.reply is not None:
                 self._follow(live, live.reply)
             elif model is not None:
                 live.reply = self._ask_engine(self._engine, live, model)
                 self._listener.reply_grew(live)
+        if model is not None and self.unload_after_s:
+            self._rest(self._engine)
+
+    def _rest(self, engine: ChatEngine) -> None:
+        """Let go of a model that nobody has spoken to for long enough."""
+        if not self._live and time.monotonic() - self._used_at > self.unload_after_s:
+            self._idle = True
+            engine.unload()
 
     def _ready_model(self, snapshot: EngineSnapshot) -> ModelInfo | None:
         """Return the model if it is the one that was asked for last and takes requests."""
@@ -198,10 +286,23 @@ class Bridge:
 
     def _ask_engine(self, engine: ChatEngine, live: LiveReply, model: ModelInfo) -> Reply:
         live.model, live.turn.model = model, sanitize_line(model.name)
-        before = live.conversation.turns[: live.conversation.turns.index(live.turn)]
-        sampling = live.turn.sampling or SamplingParams()
+        turns = live.conversation.turns
+        live.told = told_turns(turns[: turns.index(live.turn)])
+        snapshot = self.snapshot
+        live.turn.made_by = {
+            "backend": snapshot.backend,
+            "threads": snapshot.threads,
+            "context": model.max_context,
+            "system": live.system,
+        }
+        if live.told and live.told[0] is not turns[0]:
+            live.turn.made_by["seen_from"] = live.told[0].id
         request = build_request(
-            before, has_template=model.has_template, system=live.system, sampling=sampling
+            live.told,
+            has_template=model.has_template,
+            system=live.system,
+            sampling=live.sampling,
+            overflow=live.overflow,
         )
         return engine.ask(request)
 
@@ -212,6 +313,7 @@ class Bridge:
         live.turn.text += text
         live.turn.stats = reply.stats
         if text or moved:
+            _note_settings(live, reply)
             self._listener.reply_grew(live)
         if done:
             self._end(live, *_outcome(reply, live.model))
@@ -226,10 +328,24 @@ class Bridge:
         self._store.finish(live.turn)
 
 
+def _note_settings(live: LiveReply, reply: Reply) -> None:
+    """Keep with the turn what was left out of its prompt, and what was changed while it grew."""
+    made_by, n_dropped = live.turn.made_by, reply.stats.dropped_messages
+    if 0 < n_dropped < len(live.told):
+        made_by["seen_from"] = live.told[n_dropped].id
+    if reply.sampling_changes:
+        made_by["changes"] = [[at, asdict(sampling)] for at, sampling in reply.sampling_changes]
+
+
 def told(error: str) -> str:
-    """Return an error of the engine with the options of the command line in the words of the settings."""
-    for option, key in (("(-c)", "context"), ("(-t)", "threads")):
-        error = error.replace(option, f"(`{key}` in settings.toml)")
+    """Return an error of the engine with the options of the command line in the words of the interface."""
+    for option, words in (
+        ("(-c)", _("(F3, then ^O)")),
+        ("(-t)", _("(F12)")),
+        ("(--ram-budget)", _("(/budget)")),
+        ("--ram-budget", "/budget"),
+    ):
+        error = error.replace(option, words)
     return error
 
 
@@ -237,17 +353,19 @@ def _outcome(reply: Reply, model: ModelInfo | None) -> tuple[TurnStatus, str]:
     """Return how the turn ended and what to say about it; `model` is the one that was asked."""
     match reply.finish_reason:
         case FinishReason.CANCELLED:
-            return TurnStatus.CANCELLED, "stopped"
+            return TurnStatus.CANCELLED, _("stopped")
         case FinishReason.ERROR:
-            next_step = "; ^N begins a new conversation" if isinstance(reply.error, ContextError) else ""
+            next_step = ""
+            if isinstance(reply.error, ContextError):
+                next_step = "; " + _("^N begins a new conversation, /overflow drops the oldest turns")
             return TurnStatus.ERROR, told(str(reply.error or "the engine failed")) + next_step
         case FinishReason.LENGTH:
             used = reply.stats.prompt_tokens + reply.stats.completion_tokens
             if model is None or used < model.max_context:
-                return TurnStatus.DONE, "ended here: the limit of tokens was reached"
-            return TurnStatus.DONE, (
-                f"ended here: the context of {model.max_context:,} tokens is full; ^N begins a new "
-                "conversation, or raise `context` in settings.toml"
-            )
+                return TurnStatus.DONE, _("ended here: the limit of tokens was reached")
+            return TurnStatus.DONE, _(
+                "ended here: the context of {tokens:,} tokens is full; ^N begins a new conversation, F3 and "
+                "then ^O choose a larger context"
+            ).format(tokens=model.max_context)
         case _:
             return TurnStatus.DONE, ""

@@ -1,7 +1,7 @@
 """What a person chose and wants to find again: theme, model, context, sampling; kept as one TOML file.
 
-Knows the file's keys, their types and defaults. A faulty file never stops the start: every key that cannot
-be used is named in a problem line and its default holds. Knows no widget and no model.
+Knows the settings, their kinds, defaults and words, and the file. A faulty file never stops the start: every
+key that cannot be used is named in a problem line and its default holds. Knows no widget and no model.
 """
 
 from __future__ import annotations
@@ -10,39 +10,227 @@ import os
 import tempfile
 import threading
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import tomli_w
 
-from app.locations import expanded
-from engine import Budget, SamplingParams, parse_budget
+from app.i18n import LANGUAGES
+from app.setting_kinds import SWITCH, Choice, File, Folders, Kind, Memory, Named, Number, Text
+from engine import Budget, Overflow, SamplingParams
 
 DEFAULT_THEME: Final = "kestrel"
+_ENGINE: Final = "automatic"
+_CONTEXT: Final = Number(1, 1 << 24, "tokens", _ENGINE)
+_BUDGET: Final = Memory("70 % of what is free")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What was chosen for one model; None leaves it to the general settings."""
+
+    context: int | None = None
+    ram_budget: Budget | None = None
+    greedy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    """The table `[sampling]`."""
+
+    def read(self, value: object) -> SamplingParams:
+        """Return the parameters."""
+        if not isinstance(value, Mapping):
+            raise TypeError("must be a table")
+        for key, number in value.items():
+            if not isinstance(number, int | float) or isinstance(number, bool):
+                raise TypeError(f"{key} must be a number")
+        return SamplingParams(**value)
+
+    def write(self, value: SamplingParams) -> dict[str, float]:
+        """Return the table; None is left out, for TOML has no word for it."""
+        pairs = ((part.name, getattr(value, part.name)) for part in fields(value))
+        return {name: number for name, number in pairs if number is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """The tables `[models."..."]`."""
+
+    def read(self, value: object) -> dict[str, ModelSettings]:
+        """Return the settings of every model; see `_sound`, which leaves only what can be read."""
+        if not isinstance(value, Mapping):
+            raise TypeError("must be a table for each model")
+        return {
+            name: ModelSettings(**{key: _OF_A_MODEL[key].read(part) for key, part in table.items()})
+            for name, table in value.items()
+        }
+
+    def write(self, value: Mapping[str, ModelSettings]) -> dict[str, dict[str, Any]] | None:
+        """Return the tables of the models for which something was chosen."""
+        tables = {
+            name: {
+                key: kind.write(chosen)
+                for key, kind in _OF_A_MODEL.items()
+                if (chosen := getattr(settings, key)) is not None
+            }
+            for name, settings in value.items()
+        }
+        return {name: table for name, table in tables.items() if table} or None
+
+
+_OF_A_MODEL: Final[dict[str, Kind]] = {"context": _CONTEXT, "ram_budget": _BUDGET, "greedy": SWITCH}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What belongs to a field besides its value; words are English, translated where they are shown."""
+
+    kind: Kind
+    label: str = ""
+    """Empty for what is changed elsewhere: the settings screen does not show it."""
+    help: str = ""
+    group: str = ""
+
+
+def _entry(kind: Kind, label: str = "", help: str = "", group: str = "") -> dict[str, Entry]:
+    return {"entry": Entry(kind, label, help, group)}
+
+
+_LOOK, _MODEL, _CHAT, _TERMINAL = "Look", "Models", "Conversations", "Terminal"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings; a field's name is its key in the file."""
 
-    theme: str = DEFAULT_THEME
-    """Name of the colour theme."""
-    last_model: Path | None = None
+    theme: str = field(
+        default=DEFAULT_THEME, metadata=_entry(Named(), "theme", "Colours of the interface", _LOOK)
+    )
+    language: str = field(
+        default="auto",
+        metadata=_entry(
+            Choice({"auto": "as the system says", **LANGUAGES}),
+            "language",
+            "Language of the interface; the rest of the screen follows at the next start",
+            _LOOK,
+        ),
+    )
+    tiers: str = field(
+        default="panel",
+        metadata=_entry(
+            Choice({"off": "off", "strip": "strip", "panel": "panel"}),
+            "tiers",
+            "How much of the map of memory is shown beside the conversation",
+            _LOOK,
+        ),
+    )
+    reduced_motion: bool = field(
+        default=False, metadata=_entry(SWITCH, "reduced motion", "Nothing blinks or slides", _LOOK)
+    )
+    last_model: Path | None = field(default=None, metadata=_entry(File()))
     """The model file that was loaded last; offered again at the next start."""
-    model_folders: tuple[Path, ...] = ()
-    """Folders to search for models besides the usual ones."""
-    context: int | None = None
-    """KV cache length in tokens; None leaves it to the engine."""
-    threads: int | None = None
-    """CPU threads; None leaves it to the engine."""
-    ram_budget: Budget | None = None
-    """Memory for a model, such as "8G" or "50%"; None leaves it to the engine."""
-    system: str = ""
-    """System prompt of new conversations; empty leaves it to the model's template."""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    model_folders: tuple[Path, ...] = field(
+        default=(),
+        metadata=_entry(
+            Folders("only the usual places"),
+            "model folders",
+            "Folders to search for models besides the usual ones, separated as in PATH",
+            _MODEL,
+        ),
+    )
+    context: int | None = field(
+        default=None,
+        metadata=_entry(
+            _CONTEXT,
+            "context",
+            "How much of a conversation the model sees; for the next model that is loaded",
+            _MODEL,
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_entry(
+            Number(1, 1024, "", _ENGINE),
+            "threads",
+            "Processor threads that compute; for the next model that is loaded",
+            _MODEL,
+        ),
+    )
+    ram_budget: Budget | None = field(
+        default=None,
+        metadata=_entry(
+            _BUDGET, "memory budget", "Memory that the weights may take, such as 8G or 50%", _MODEL
+        ),
+    )
+    unload_after_min: int = field(
+        default=0,
+        metadata=_entry(
+            Number(0, 10_080, "minutes"),
+            "unload after",
+            "Unload an idle model after so long and give its memory back; 0 is never",
+            _MODEL,
+        ),
+    )
+    greedy: bool = field(
+        default=False,
+        metadata=_entry(SWITCH, "greedy", "Always take the most probable token", _MODEL),
+    )
+    system: str = field(
+        default="",
+        metadata=_entry(
+            Text("the model's own"),
+            "system prompt",
+            "What every new conversation begins with; \\n begins another line",
+            _CHAT,
+        ),
+    )
+    persona: str = field(
+        default="",
+        metadata=_entry(Named("none"), "persona", "Persona of every new conversation", _CHAT),
+    )
+    overflow: Overflow = field(
+        default=Overflow.DROP_OLDEST,
+        metadata=_entry(
+            Choice({Overflow.DROP_OLDEST: "drop the oldest turns", Overflow.STOP: "stop and say so"}),
+            "full context",
+            "What happens in a new conversation when the context is full",
+            _CHAT,
+        ),
+    )
+    copy: str = field(
+        default="auto",
+        metadata=_entry(
+            Choice({"auto": "automatic", "native": "system tool", "osc52": "terminal (OSC 52)"}),
+            "copy through",
+            "How copied text reaches the clipboard; over SSH only the terminal can",
+            _TERMINAL,
+        ),
+    )
+    welcomed: bool = field(default=False, metadata=_entry(SWITCH))
+    """Whether the welcome of the first start was shown."""
+    sampling: SamplingParams = field(default=SamplingParams(), metadata=_entry(_Sampling()))
     """How tokens are drawn."""
+    models: Mapping[str, ModelSettings] = field(default_factory=dict, metadata=_entry(_Models()))
+    """What was chosen for single models, by their file."""
+
+
+ENTRIES: Final[dict[str, Entry]] = {each.name: each.metadata["entry"] for each in fields(Settings)}
+"""What belongs to each field, by its name."""
+
+
+def words() -> list[str]:
+    """Return every word of the settings that the interface shows, for the translator."""
+    return list(dict.fromkeys(word for entry in ENTRIES.values() if entry.label for word in _words(entry)))
+
+
+def _words(entry: Entry) -> Iterator[str]:
+    yield from (entry.label, entry.help, entry.group)
+    if isinstance(entry.kind, Choice):
+        yield from entry.kind.options.values()
+    yield from (word for name in ("unit", "empty") if (word := getattr(entry.kind, name, "")))
 
 
 class SettingsFile:
@@ -83,9 +271,12 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
     except (OSError, tomllib.TOMLDecodeError) as error:
         return Settings(), [f"settings {path} cannot be read ({error}): defaults are used"]
     settings, problems = Settings(), []
+    if isinstance(table.get("models"), dict):
+        table["models"], unusable = _sound(table["models"])
+        problems = [f"settings {path}: models.{line}: the general one is used" for line in unusable]
     for key, value in table.items():
         try:
-            settings = replace(settings, **{key: _PARSERS[key](value)})
+            settings = replace(settings, **{key: ENTRIES[key].kind.read(value)})
         except KeyError:
             problems.append(f"settings {path}: unknown key {key!r} is ignored")
         except (TypeError, ValueError) as error:
@@ -95,13 +286,33 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
     return settings, problems
 
 
+def _sound(models: Mapping[str, object]) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Return what can be used of the tables of models, and what cannot: one bad key costs no other."""
+    sound: dict[str, dict[str, object]] = {}
+    problems = []
+    for name, table in models.items():
+        sound[name] = {}
+        for key, value in table.items() if isinstance(table, dict) else [("", table)]:
+            try:
+                _OF_A_MODEL[key].read(value)
+            except KeyError:
+                problems.append(f"{name!r}: {f'unknown key {key!r}' if key else 'it must be a table'}")
+            except (TypeError, ValueError) as error:
+                problems.append(f"{name!r}: {key} = {value!r} cannot be used ({error})")
+            else:
+                sound[name][key] = value
+    return sound, problems
+
+
 def save_settings(settings: Settings, path: Path, *, keep_copy: bool = False) -> None:
     """Write `path` in one step, so that a crash leaves the old file or the new one. Raises OSError.
 
     `keep_copy` first puts the present file aside as `.bak`: for a file that we could not fully read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = tomli_w.dumps(_as_table(settings)).encode("utf-8", "surrogateescape")
+    written = {name: entry.kind.write(getattr(settings, name)) for name, entry in ENTRIES.items()}
+    table = {name: value for name, value in written.items() if value is not None}
+    data = tomli_w.dumps(table).encode("utf-8", "surrogateescape")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -114,61 +325,3 @@ def save_settings(settings: Settings, path: Path, *, keep_copy: bool = False) ->
     except OSError:
         os.unlink(name)
         raise
-
-
-def _as_table(settings: Settings) -> dict[str, Any]:
-    """Return the TOML table; None is left out, for TOML has no word for it."""
-    table: dict[str, Any] = {}
-    for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if isinstance(value, SamplingParams):
-            pairs = ((part.name, getattr(value, part.name)) for part in fields(value))
-            table[entry.name] = {name: number for name, number in pairs if number is not None}
-        elif isinstance(value, tuple):
-            table[entry.name] = [str(part) for part in value]
-        elif value is not None:
-            table[entry.name] = str(value) if isinstance(value, Path | Budget) else value
-    return table
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("must be text in quotes")
-    return value
-
-
-def _path(value: object) -> Path:
-    return expanded(_text(value))
-
-
-def _paths(value: object) -> tuple[Path, ...]:
-    if not isinstance(value, list):
-        raise TypeError("must be a list of folders")
-    return tuple(_path(part) for part in value)
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise TypeError("must be a whole number above 0")
-    return value
-
-
-def _sampling(value: object) -> SamplingParams:
-    if not isinstance(value, Mapping):
-        raise TypeError("must be a table")
-    for key, number in value.items():
-        if not isinstance(number, int | float) or isinstance(number, bool):
-            raise TypeError(f"{key} must be a number")
-    return SamplingParams(**value)
-
-
-_PARSERS: Final[dict[str, Callable[[object], Any]]] = {
-    "theme": _text,
-    "last_model": _path,
-    "model_folders": _paths,
-    "context": _count,
-    "threads": _count,
-    "ram_budget": lambda value: parse_budget(_text(value)),
-    "system": _text,
-    "sampling": _sampling,
-}

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
-from engine.config import LoadOptions, Message, Precision, Request, SamplingParams
+from engine.config import LoadOptions, Message, Overflow, Precision, Request, SamplingParams
 from engine.engine import Engine
 from engine.errors import (
     BudgetError,
@@ -40,6 +40,8 @@ from engine.events import (
     TierEvent,
     TierSnapshot,
 )
+from engine.machine import available_memory
+from engine.overflow import prompt_room
 from engine.tiers.budget import Budget, parse_budget
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from engine.chat_template import ChatTemplate, open_template
     from engine.evaluate import Comparison, Perplexity
     from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
+    from engine.preview import ModelPreview, memory_for_model, preview_model
     from engine.scoring import score_against_reference, score_text
     from engine.tiers.probe import MachineRates, measure_machine
     from engine.tokenizer import Tokenizer, load_tokenizer
@@ -63,6 +66,9 @@ _ON_FIRST_USE = {
     "open_gguf": "engine.gguf",
     "open_template": "engine.chat_template",
     "MachineRates": "engine.tiers.probe",
+    "ModelPreview": "engine.preview",
+    "memory_for_model": "engine.preview",
+    "preview_model": "engine.preview",
     "Cell": "engine.benchmark",
     "KernelCell": "engine.benchmark_kernels",
     "QuantType": "kernels.quant_types",
@@ -112,6 +118,8 @@ __all__ = [
     "Message",
     "ModelInfo",
     "ModelNotFoundError",
+    "ModelPreview",
+    "Overflow",
     "Perplexity",
     "Precision",
     "QuantType",
@@ -130,13 +138,17 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "UnsupportedModelError",
+    "available_memory",
     "load_tokenizer",
     "measure_kernel",
     "measure_machine",
     "measure_speed",
+    "memory_for_model",
     "open_gguf",
     "open_template",
     "parse_budget",
+    "preview_model",
+    "prompt_room",
     "score_against_reference",
     "score_text",
     "training_context",

@@ -5,16 +5,18 @@ The only place where text, ids and the session meet. Knows the model as loaded; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
-from engine.config import Request
+from engine.backends.base import Float32Array
+from engine.config import Message, Overflow, Request
 from engine.errors import CancelledError, ContextError, TemplateError
 from engine.events import FinishReason, GenerationStats, Reply, ReplyStatus
 from engine.generate import generate
 from engine.loading import LoadedModel
+from engine.overflow import drop_oldest, prompt_room
 from engine.prompt import PromptEncoder
 from engine.sampler import Sampler
 from engine.stops import StopStrings
@@ -32,6 +34,8 @@ class Prompt(NamedTuple):
     ids: list[int]
     mark: Callable[[str], str]
     """How the text of a reply will stand in the prompt that follows it."""
+    dropped: int = 0
+    """Messages that did not fit and are not in it."""
 
 
 def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable[[], None]) -> None:
@@ -46,13 +50,23 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
         raise ContextError("the prompt is empty: give at least one character to continue")
     sampler = Sampler(request.sampling)
     n_cached = session.rewind(prompt.ids)
-    counted = GenerationStats(prompt_tokens=len(prompt.ids), cached_tokens=n_cached, seed=sampler.seed)
+    counted = GenerationStats(
+        prompt_tokens=len(prompt.ids),
+        cached_tokens=n_cached,
+        seed=sampler.seed,
+        dropped_messages=prompt.dropped,
+    )
+
+    def draw(logits: Float32Array, history: Sequence[int]) -> int:
+        sampler.params = reply.take_sampling()
+        return sampler(logits, history)
+
     writer = _Writer(reply, loaded, asked_at, counted, on_step)
     token_ids = generate(
         loaded.model,
         session,
         prompt.ids[n_cached:],
-        sampler,
+        draw,
         max_tokens=request.max_tokens,
         stop_ids=loaded.tokenizer.stop_ids,
         chunk=loaded.chunk,
@@ -158,11 +172,29 @@ def _encode(loaded: LoadedModel, request: Request) -> Prompt:
 
 
 def _encode_chat(loaded: LoadedModel, encoder: PromptEncoder, request: Request) -> Prompt:
-    messages = [{"role": message.role, "content": message.content} for message in request.messages]
-    marked = encoder.render(messages)
-    known = loaded.session.recall(marked)
-    rest = encoder.encode(marked[len(known.text) :], starts_text=not known.ids)
-    return Prompt(marked, [*known.ids, *rest], encoder.mark)
+    def encoded(messages: Sequence[Message]) -> Prompt:
+        marked = encoder.render([{"role": m.role, "content": m.content} for m in messages])
+        known = loaded.session.recall(marked)
+        rest = encoder.encode(marked[len(known.text) :], starts_text=not known.ids)
+        dropped = len(request.messages) - len(messages)
+        return Prompt(marked, [*known.ids, *rest], encoder.mark, dropped)
+
+    if request.overflow is Overflow.STOP:
+        return encoded(request.messages)
+    tried: dict[int, Prompt] = {}
+
+    def count(messages: Sequence[Message]) -> int:
+        tried[len(messages)] = encoded(messages)
+        return len(tried[len(messages)].ids)
+
+    room = prompt_room(loaded.info.max_context, request.max_tokens)
+    told = drop_oldest(request.messages, room, count)
+    prompt = tried[len(told)] if len(told) in tried else encoded(told)
+    if len(prompt.ids) >= loaded.info.max_context:
+        return prompt._replace(
+            dropped=0
+        )  # the last turn alone is too long: a shorter one may keep the others
+    return prompt
 
 
 def _encode_raw(loaded: LoadedModel, text: str) -> Prompt:

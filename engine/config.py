@@ -91,6 +91,15 @@ class SamplingParams:
                 raise ValueError(f"{name} is {value}: it must be a whole number")
 
 
+class Overflow(StrEnum):
+    """What happens to a conversation that is longer than the context."""
+
+    DROP_OLDEST = "drop_oldest"
+    """Its oldest whole turns are left out, never the system prompt; `GenerationStats` counts them."""
+    STOP = "stop"
+    """The reply ends with ContextError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation."""
@@ -115,3 +124,5 @@ class Request:
     """Upper bound of reply tokens; None stops at the end of the context."""
     stop: tuple[str, ...] = ()
     """Strings that end the reply; they are not part of it."""
+    overflow: Overflow = Overflow.STOP
+    """What to do when `messages` do not fit the context."""

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import monotonic, perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
 from engine.config import LoadOptions, Request
 from engine.errors import CancelledError, ContextError, EngineError
 from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply, TierSnapshot
+from engine.machine import physical_cores
+from engine.tiers.budget import Budget
 
 if TYPE_CHECKING:
     from engine.loading import LoadedModel
@@ -46,6 +49,13 @@ class _Ask:
     asked_at: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Budget:
+    """What `set_ram_budget` asked for; compared by identity."""
+
+    budget: Budget | None
+
+
 class Engine:
     """One model at a time, one reply at a time, in the order of the calls."""
 
@@ -55,6 +65,8 @@ class Engine:
         self._condition = threading.Condition()
         self._snapshot = EngineSnapshot()
         self._current: _Load | _Unload | _Ask | None = None
+        self._wanted: _Budget | None = None
+        """A memory budget for the model that is loaded, or is being loaded."""
         self._closing = False
         self._loaded: LoadedModel | None = None
         self._loaded_at = 0.0
@@ -71,7 +83,17 @@ class Engine:
 
     def load(self, options: LoadOptions) -> None:
         """Load a model in place of the present one, after what was asked before; see the snapshot."""
-        self._put(_Load(options, CancelToken()))
+        with self._condition:
+            self._wanted = None  # it was for another model
+            self._put(_Load(options, CancelToken()))
+
+    def stop_loading(self) -> None:
+        """Stop the load that runs, so that nothing is loaded, and drop those that wait."""
+        with self._condition:
+            kept = [command for command in self._commands if not isinstance(command, _Load)]
+            self._commands = deque(kept)
+            if isinstance(self._current, _Load):
+                self._current.cancel.cancel()
 
     def unload(self) -> None:
         """Let go of the model and its memory, after what was asked before."""
@@ -82,6 +104,23 @@ class Engine:
         reply = Reply(request)
         self._put(_Ask(reply, perf_counter()))
         return reply
+
+    def set_ram_budget(self, budget: Budget | None) -> None:
+        """Give the model, loaded or being loaded, more or less memory; None is the default.
+
+        Holds from between two passes on, also in the middle of a reply: `EngineSnapshot.ram_budget` is
+        `budget` then. Blocks that come into memory are read first. What cannot be done changes nothing and is
+        told in the snapshot's notices and events. Without a model there is nothing to change.
+        """
+        with self._condition:
+            if self._loaded is not None or self._changes_model():
+                self._wanted = _Budget(budget)
+                self._condition.notify_all()
+
+    def count_tokens(self, text: str) -> int | None:
+        """How many tokens a text is to the model; None while none is loaded."""
+        loaded = self._loaded  # the engine's thread may let go of it at any time
+        return None if loaded is None else len(loaded.tokenizer.encode(text))
 
     def close(self) -> None:
         """Stop everything and wait for the thread for at most CLOSE_TIMEOUT_S; replies end as cancelled."""
@@ -114,12 +153,15 @@ class Engine:
                 self._snapshot,
                 seq=self._snapshot.seq + 1,
                 queued=queued,
+                cpu_s=process_time(),
+                at=monotonic(),
                 **changes,  # type: ignore[arg-type]
             )
 
     # -- the thread
 
     def _run(self) -> None:
+        self._publish(cores=physical_cores())
         while (command := self._next_command()) is not None:
             if isinstance(command, _Load):
                 self._load(command)
@@ -133,15 +175,56 @@ class Engine:
         self._publish(state=EngineState.CLOSED)
 
     def _next_command(self) -> _Load | _Unload | _Ask | None:
-        """Wait for the next command; after `close`, only replies are taken, to be ended."""
+        """Wait for the next command, changing the memory budget meanwhile; None after `close`.
+
+        Then only replies are taken, to be ended.
+        """
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._commands or self._closing or self._due_budget())
+                wanted = self._due_budget()
+                if self._closing or wanted is None:
+                    return self._take_command()
+            self._change_budget(wanted, lambda: False)
+
+    def _take_command(self) -> _Load | _Unload | _Ask | None:
+        while self._closing and self._commands:
+            command = self._commands.popleft()
+            if isinstance(command, _Ask):
+                command.reply.finish(FinishReason.CANCELLED, GenerationStats())
+        self._current = self._commands.popleft() if self._commands else None
+        return self._current
+
+    def _changes_model(self) -> bool:
+        """Whether another model, or none, is to come."""
         with self._condition:
-            self._condition.wait_for(lambda: self._commands or self._closing)
-            while self._closing and self._commands:
-                command = self._commands.popleft()
-                if isinstance(command, _Ask):
-                    command.reply.finish(FinishReason.CANCELLED, GenerationStats())
-            self._current = self._commands.popleft() if self._commands else None
-            return self._current
+            return any(isinstance(command, _Load | _Unload) for command in (*self._commands, self._current))
+
+    def _due_budget(self) -> _Budget | None:
+        """The memory budget that the model, which stays, is to have instead of its present one."""
+        with self._condition:
+            return None if self._loaded is None or self._changes_model() else self._wanted
+
+    def _change_budget(self, wanted: _Budget, cancelled: Callable[[], bool]) -> None:
+        """Change it, between two passes; what was stopped is tried again, unless another model is to come."""
+        loaded = self._loaded
+        assert loaded is not None, "see `_due_budget`"
+
+        def stopped() -> bool:
+            newer = self._wanted is not wanted or self._changes_model()
+            return newer or self._closing or cancelled()
+
+        try:
+            from engine.budgeting import change_budget
+
+            done = change_budget(loaded, wanted.budget, stopped)
+        except Exception as error:  # noqa: BLE001  the thread must outlive this, too
+            done, loaded.budget_notices = True, (str(_told(error)),)
+        if done:
+            with self._condition:
+                if self._wanted is wanted:
+                    self._wanted = None
+            self._publish(ram_budget=loaded.options.ram_budget, notices=loaded.notices)
 
     def _load(self, command: _Load) -> None:
         self._let_go()
@@ -150,14 +233,16 @@ class Engine:
             from engine.loading import load_model
 
             loaded = load_model(command.options, self._show_progress, command.cancel, self._show_tiers)
-        except CancelledError:
-            self._publish(state=EngineState.EMPTY, load_stage="", load_progress=0.0, tiers=None)
-            return
+            if command.cancel.cancelled:
+                loaded.close()
+                raise CancelledError("loading was stopped")
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a file provokes
-            self._error = _told(error)
+            self._wanted = None
+            stopped = isinstance(error, CancelledError)
+            self._error = _NOTHING_LOADED if stopped else _told(error)
             self._publish(
-                state=EngineState.FAILED,
-                error=str(self._error),
+                state=EngineState.EMPTY if stopped else EngineState.FAILED,
+                error="" if stopped else str(self._error),
                 load_stage="",
                 load_progress=0.0,
                 tiers=None,
@@ -173,6 +258,7 @@ class Engine:
             backend=backend.name,
             backend_reason=backend.reason,
             threads=backend.threads,
+            ram_budget=command.options.ram_budget,
             notices=loaded.notices,
         )
 
@@ -190,18 +276,28 @@ class Engine:
             return
         loaded = self._loaded
         self._publish(state=EngineState.GENERATING)
+
+        def between_passes() -> None:
+            wanted = self._due_budget()
+            if wanted is not None:
+                self._change_budget(wanted, lambda: reply.cancel_token.cancelled)
+            self._show_pass(loaded, reply)
+
         try:
             from engine.answer import answer
 
-            answer(
-                loaded,
-                reply,
-                max(command.asked_at, self._loaded_at),
-                lambda: self._publish(context_used=len(loaded.session.ids)),
-            )
+            answer(loaded, reply, max(command.asked_at, self._loaded_at), between_passes)
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a prompt provokes
             reply.finish(FinishReason.ERROR, reply.stats, _told(error))
         self._publish(state=EngineState.READY, context_used=len(loaded.session.ids))
+
+    def _show_pass(self, loaded: LoadedModel, reply: Reply) -> None:
+        tiers = loaded.backend.tiers
+        self._publish(
+            context_used=len(loaded.session.ids),
+            decode_tok_s=reply.stats.decode_tok_s or self._snapshot.decode_tok_s,
+            tiers=None if tiers is None else tiers.snapshot(),
+        )
 
     def _let_go(self) -> None:
         if self._loaded is not None:
@@ -209,7 +305,15 @@ class Engine:
             self._loaded = None
         self._error = _NOTHING_LOADED
         self._publish(
-            model=None, backend="", backend_reason="", threads=0, context_used=0, tiers=None, notices=()
+            model=None,
+            backend="",
+            backend_reason="",
+            threads=0,
+            context_used=0,
+            tiers=None,
+            ram_budget=None,
+            decode_tok_s=0.0,
+            notices=(),
         )
 
 

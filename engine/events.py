@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.cancel import CancelToken
-from engine.config import Request
+from engine.config import Request, SamplingParams
 from engine.errors import EngineError
+from engine.tiers.budget import Budget
 
 
 class FinishReason(StrEnum):
@@ -62,6 +63,8 @@ class GenerationStats:
     """Bytes of weights read from disk."""
     stall_s: float = 0.0
     """Time during which computing waited for the disk."""
+    dropped_messages: int = 0
+    """Messages of the request, its oldest but for the system prompt, that did not fit and were left out."""
 
     @property
     def prefill_tok_s(self) -> float:
@@ -85,6 +88,12 @@ class Reply:
         self.finish_reason: FinishReason | None = None
         self.error: EngineError | None = None
         self.stats = GenerationStats()
+        self.sampling = request.sampling
+        """What the next token is drawn with, as far as the engine has taken note."""
+        self.sampling_changes: tuple[tuple[int, SamplingParams], ...] = ()
+        """What `change_sampling` changed: the tokens drawn before, and what was in effect from then on."""
+        self.wanted_sampling = request.sampling
+        """What was asked for last; the engine thread takes it over between two tokens."""
         self.token_ids: list[int] = []
         self._parts: list[str] = []
         self._condition = threading.Condition()
@@ -117,7 +126,22 @@ class Reply:
         """Ask the engine to stop this reply; the text so far is kept. Safe from any thread, idempotent."""
         self.cancel_token.cancel()
 
+    def change_sampling(self, params: SamplingParams) -> None:
+        """Draw with `params` from the next token on; `sampling` tells when they hold. Safe from any thread.
+
+        The seed stays that of the request: what has been drawn cannot be drawn again.
+        """
+        self.wanted_sampling = params
+
     # -- for the engine thread
+
+    def take_sampling(self) -> SamplingParams:
+        """Take over what `change_sampling` asked for, and return what the next token is drawn with."""
+        wanted = self.wanted_sampling
+        if wanted != self.sampling:
+            self.sampling_changes = (*self.sampling_changes, (len(self.token_ids), wanted))
+            self.sampling = wanted
+        return wanted
 
     def update(self, status: ReplyStatus, stats: GenerationStats) -> None:
         """Replace status and statistics."""
@@ -246,6 +270,8 @@ class TierSnapshot:
     """The last ones, oldest first."""
     events_dropped: int
     """How many older ones are gone."""
+    passes: int = 0
+    """Over all blocks, so far: one for each token of a reply, one for each part of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +300,13 @@ class EngineSnapshot:
     """Fallbacks and other things a person should know; never silent."""
     error: str = ""
     """Why the last load failed."""
+    decode_tok_s: float = 0.0
+    """Of the reply that runs, else of the last one; 0 before any."""
+    ram_budget: Budget | None = None
+    """In effect, as it was asked for; None for the default."""
+    cpu_s: float = 0.0
+    """Seconds that processors have worked for this process so far, all threads together."""
+    at: float = 0.0
+    """`time.monotonic()` of this snapshot."""
+    cores: int = 0
+    """Cores that this process may use."""

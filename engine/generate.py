@@ -13,8 +13,10 @@ from engine.cancel import CancelToken
 from engine.errors import ContextError
 from engine.events import FinishReason
 from engine.model import Transformer
-from engine.sampler import Sampler
 from engine.session import Session
+
+Draw = Callable[[Float32Array, Sequence[int]], int]
+"""The id that follows all ids so far, from their logits [V]: a `Sampler`."""
 
 
 def prefill(
@@ -52,7 +54,7 @@ def generate(
     model: Transformer,
     session: Session,
     token_ids: Sequence[int],
-    sampler: Sampler,
+    draw: Draw,
     *,
     max_tokens: int | None,
     stop_ids: frozenset[int],
@@ -74,7 +76,7 @@ def generate(
         )
     logits = prefill(model, session, token_ids, chunk=chunk, cancel=cancel, on_progress=on_prefill)
     for left in range(room if max_tokens is None else min(room, max_tokens), 0, -1):
-        token_id = sampler(logits, session.ids)
+        token_id = draw(logits, session.ids)
         if token_id in stop_ids:
             return FinishReason.STOP
         yield token_id

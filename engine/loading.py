@@ -6,36 +6,28 @@ needs is allocated here, so that a model that has loaded does not run out of mem
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from engine.backends.base import Backend
-from engine.backends.select import open_backend
+from engine.backends.select import LoadWatcher, open_backend
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
-from engine.errors import BudgetError, CancelledError, ContextError, GGUFError
+from engine.errors import CancelledError, ContextError, GGUFError
 from engine.events import ModelInfo, TierSnapshot
 from engine.gguf import GGUFFile, open_gguf
-from engine.kv_cache import kv_bytes
 from engine.machine import available_memory, physical_cores
 from engine.model import Transformer
 from engine.model_config import ModelConfig, read_model_config
 from engine.prompt import PromptEncoder
+from engine.requirements import choose_context, main_type, n_parameters, room_for_weights
 from engine.session import Session
 from engine.tiers.blocks import weight_blocks
-from engine.tiers.budget import DEFAULT, shown_bytes
-from engine.tiers.planner import least_memory
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
-DEFAULT_CONTEXT = 4096
-_FIXED_BYTES = 16 << 20
-"""Threads' own memory, RoPE tables and the like, rounded up."""
-_TOKENIZER_BYTES = 1 << 10
-"""For each entry of the vocabulary, measured and rounded up."""
 _CANCEL_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
@@ -44,7 +36,7 @@ OnTiers = Callable[[TierSnapshot], None]
 """Called when a weight block was read or moved, also while the model runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LoadedModel:
     """Everything that answering needs."""
 
@@ -55,8 +47,23 @@ class LoadedModel:
     encoder: PromptEncoder | None
     """None for a base model."""
     session: Session
-    chunk: int
-    notices: tuple[str, ...]
+    options: LoadOptions
+    """As asked for, threads and chunk as chosen; `budget` changes its memory budget."""
+    lasting_notices: tuple[str, ...]
+    """What a person should know for as long as the model is loaded."""
+    budget_notices: tuple[str, ...]
+    """What a person should know of the memory budget."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Everything that a person should know now."""
+        tiers = self.backend.tiers
+        return (*self.lasting_notices, *self.budget_notices, *(tiers.notices if tiers is not None else ()))
+
+    @property
+    def chunk(self) -> int:
+        """Prompt tokens of one pass."""
+        return self.options.chunk
 
     @property
     def backend(self) -> Backend:
@@ -79,16 +86,19 @@ def load_model(
     gguf = open_gguf(options.path)
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
-    max_context, notices = _choose_context(gguf, config, options)
+    max_context, notices = choose_context(config, options)
     options = replace(
         options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
     )
-    room, budget_notices = _room_for_weights(gguf, config, options, max_context)
+    blocks = weight_blocks(gguf, config)
+    room = room_for_weights(blocks, config, options, max_context, available_memory())
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
     try:
-        backend, backend_notices = open_backend(weights, config, options, room, on_progress, on_tiers, cancel)
+        backend, backend_notices = open_backend(
+            weights, blocks, config, options, room.weights, LoadWatcher(on_progress, on_tiers, cancel)
+        )
     except MemoryError:
         raise _memory_ran_out() from None
     try:
@@ -108,14 +118,15 @@ def load_model(
             raise _memory_ran_out() from None
         raise
     return LoadedModel(
-        info=_describe(gguf, config, weights, max_context, kv.n_bytes, template is not None, origin),
+        info=_describe(gguf, config, max_context, kv.n_bytes, template is not None, origin),
         weights=weights,
         model=Transformer(config, backend),
         tokenizer=tokenizer,
         encoder=None if template is None else PromptEncoder(tokenizer, template),
         session=Session(kv),
-        chunk=options.chunk,
-        notices=notices + budget_notices + backend_notices,
+        options=options,
+        lasting_notices=notices + backend_notices,
+        budget_notices=room.notices,
     )
 
 
@@ -124,60 +135,6 @@ def _memory_ran_out() -> ContextError:
         "memory ran out while the model was made ready: close other programs, or use a smaller context "
         "(-c), fewer threads (-t) or a smaller memory budget (--ram-budget)"
     )
-
-
-def _choose_context(gguf: GGUFFile, config: ModelConfig, options: LoadOptions) -> tuple[int, tuple[str, ...]]:
-    """The context to reserve, and a notice where it is more than the model was trained for."""
-    if options.context is None:
-        return min(DEFAULT_CONTEXT, config.training_context), ()
-    if options.context < 1:
-        raise ContextError(f"a context of {options.context} tokens is too small: give at least 1")
-    if options.context > config.training_context:
-        return options.context, (
-            f"the context of {options.context} tokens is longer than the {config.training_context} that "
-            "the model was trained for: late text may be poor",
-        )
-    return options.context, ()
-
-
-def _room_for_weights(
-    gguf: GGUFFile, config: ModelConfig, options: LoadOptions, max_context: int
-) -> tuple[int, tuple[str, ...]]:
-    """Bytes that the budget leaves for weights beside everything else, and what a person should know.
-
-    Refuses what does not fit, before anything is allocated: ContextError, BudgetError.
-    """
-    available = available_memory()
-    budget = (options.ram_budget or DEFAULT).resolve(available)
-    notices: tuple[str, ...] = ()
-    if budget > available:
-        notices = (
-            f"the memory budget of {shown_bytes(budget)} is more than the {shown_bytes(available)} that are "
-            "available: the rest of the system will be pushed out of memory",
-        )
-    scratch = _scratch_bytes(config, options.chunk)
-    needed = kv_bytes(config, max_context, options.precision)
-    least = least_memory(weight_blocks(gguf, config))
-    if scratch + needed + least > budget:
-        fits = max(0, budget - scratch - least) // kv_bytes(config, 1, options.precision)
-        shorter = f"use a context of {fits} or less (-c), or " if fits else ""
-        enough = -(-(scratch + needed + least) // 10**6)  # rounded up: what is named must do
-        error = ContextError if needed > budget - scratch else BudgetError
-        raise error(
-            f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} "
-            f"for computing and {shown_bytes(least)} for reading weights as they are used, and the memory "
-            f"budget is {shown_bytes(budget)}: {shorter}give at least {enough}M (--ram-budget)"
-        )
-    return budget - scratch - needed, notices
-
-
-def _scratch_bytes(config: ModelConfig, chunk: int) -> int:
-    """What computing takes beside weights and cache; per token as in `model_new` of kernels/cpu/forward.c."""
-    c = config
-    q_size, kv_size = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
-    floats = 3 * c.hidden_size + 2 * (q_size + kv_size + c.ffn_size)
-    rounded = 2 * max(c.hidden_size, c.ffn_size, q_size)
-    return _FIXED_BYTES + chunk * (4 * floats + rounded) + c.vocab_size * (_TOKENIZER_BYTES + 2 * 4)
 
 
 def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
@@ -195,16 +152,12 @@ def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
 def _describe(
     gguf: GGUFFile,
     config: ModelConfig,
-    weights: ModelWeights,
     max_context: int,
     n_kv_bytes: int,
     has_template: bool,
     origin: str,
 ) -> ModelInfo:
     """The facts that people are shown."""
-    sizes: Counter[str] = Counter()
-    for weight in weights.values():
-        sizes[weight.quant_type.name] += weight.data.size
     return ModelInfo(
         path=gguf.path,
         name=gguf.get_str("general.name", "") or gguf.path.stem,
@@ -212,8 +165,8 @@ def _describe(
         n_layers=config.n_layers,
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
-        n_parameters=sum(gguf.tensors[name].n_elements for name in weights),
-        quantisation=sizes.most_common(1)[0][0],
+        n_parameters=n_parameters(gguf),
+        quantisation=main_type(gguf),
         file_bytes=gguf.n_bytes,
         training_context=config.training_context,
         max_context=max_context,

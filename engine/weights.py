@@ -43,7 +43,7 @@ class ModelWeights(Mapping[str, Weight]):
         for name, shape in self._shapes.items():
             _check(gguf, name, shape)
         for name in gguf.tensors:
-            if name not in self._shapes and not name.startswith(_IGNORED):
+            if name not in self._shapes and not name.startswith(IGNORED):
                 # Leaving it out would compute another model than the file describes.
                 raise UnsupportedModelError(
                     f"{gguf.path}: tensor {name!r} has no place in the {config.architecture} architecture as "
@@ -64,7 +64,7 @@ class ModelWeights(Mapping[str, Weight]):
         return len(self._shapes)
 
 
-_IGNORED = ("rope_freqs.", "v.", "mm.")
+IGNORED = ("rope_freqs.", "v.", "mm.")
 """The config holds the RoPE factors; v. and mm. are a vision tower packed into a text model's file."""
 
 

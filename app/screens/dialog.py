@@ -1,10 +1,13 @@
-"""What all dialogs have in common, and the command palette made one of them. Knows no content."""
+"""What all dialogs have in common, and the command palette made one of them. Knows no dialog's content."""
 
 from __future__ import annotations
 
 from textual.await_complete import AwaitComplete
 from textual.command import CommandList, CommandPalette
 from textual.screen import ModalScreen, ScreenResultType
+
+from app.i18n import _
+from app.palette import Commands
 
 
 class Dialog(ModalScreen[ScreenResultType]):
@@ -16,7 +19,13 @@ class Dialog(ModalScreen[ScreenResultType]):
 
 
 class Palette(CommandPalette):
-    """Textual's palette, which closes once, and whose keys do nothing while its list has no room."""
+    """Textual's palette with our commands. Closes once; its keys do nothing while its list has no room."""
+
+    CSS_PATH = "palette.tcss"
+
+    def __init__(self) -> None:
+        """Offer all commands."""
+        super().__init__([Commands], placeholder=_("Search for commands…"))
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close."""

@@ -10,11 +10,20 @@ import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from app.store.migrations import migrate
 from app.store.schema import MIGRATIONS
 from app.store.search import cjk_spaced
+
+KEPT_DAYS: Final = 30
+"""How long what was deleted can be brought back."""
+_PURGE: Final = (
+    "DELETE FROM draft WHERE conversation_id IN (SELECT id FROM conversation WHERE deleted_at < ?)",
+    "DELETE FROM conversation WHERE deleted_at < ?",
+    "DELETE FROM message WHERE deleted_at < ?",
+)
 
 
 def open_database(path: Path) -> tuple[sqlite3.Connection, str]:
@@ -34,6 +43,32 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, str]:
             with suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
         return _open(path), f"the conversations file was damaged ({error}); it is kept as {aside}"
+
+
+def open_beside(path: Path) -> sqlite3.Connection:
+    """Open a database that exists while another connection may be writing to it. Raises what `open_database`
+    does, and sqlite3.DatabaseError for a damaged file, which is left to the application to put aside.
+    """
+    connection = _connect(path, "?mode=rw")
+    try:
+        _prepare(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def purge(connection: sqlite3.Connection) -> None:
+    """Remove what was deleted more than KEPT_DAYS ago."""
+    before = (time.time_ns() // 1_000_000) - KEPT_DAYS * 86_400_000
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in _PURGE:
+            connection.execute(statement, (before,))
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection | None:
@@ -63,19 +98,23 @@ def _open(path: Path) -> sqlite3.Connection:
         (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
             raise sqlite3.DatabaseError(result)
-        migrate(connection, path, MIGRATIONS)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
+        _prepare(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    migrate(connection, path, MIGRATIONS)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
 def _connect(path: Path, how: str = "") -> sqlite3.Connection:
     uri = f"file:{quote(os.fsencode(path))}{how}"
-    # One connection serves the writer thread and readers; `Store` guards it with a lock.
+    # Used by whichever thread reads or writes, one at a time; `Store` sees to that.
     connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, uri=True)
     connection.create_function("cjk_spaced", 1, cjk_spaced, deterministic=True)
     return connection

@@ -20,7 +20,7 @@ def migrate(connection: sqlite3.Connection, path: Path | None, steps: Sequence[s
     `path` is the database's file, or None in memory; a file that holds a version gets a backup beside it.
     Raises NewerDatabaseError, or sqlite3.Error from a step.
     """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = _version(connection)
     if version > len(steps):
         raise NewerDatabaseError(
             f"conversations are of version {version}, this program knows up to {len(steps)}: "
@@ -32,7 +32,7 @@ def migrate(connection: sqlite3.Connection, path: Path | None, steps: Sequence[s
         _back_up(connection, path.with_name(f"{path.name}.v{version}.bak"))
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for step in steps[version:]:
+        for step in steps[_version(connection) :]:  # another program may have been quicker
             for statement in _statements(step):
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
@@ -40,6 +40,10 @@ def migrate(connection: sqlite3.Connection, path: Path | None, steps: Sequence[s
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _statements(script: str) -> Iterator[str]:

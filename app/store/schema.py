@@ -59,5 +59,39 @@ CREATE TRIGGER message_changed AFTER UPDATE OF text, status ON message BEGIN
 END;
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_TABLES,)
+# A draft may belong to a conversation that has no message yet and is not stored.
+_HISTORY: Final = """
+ALTER TABLE conversation ADD COLUMN persona TEXT NOT NULL DEFAULT '';
+ALTER TABLE conversation ADD COLUMN model_ref TEXT NOT NULL DEFAULT '';
+ALTER TABLE conversation ADD COLUMN params_json TEXT;
+ALTER TABLE conversation ADD COLUMN deleted_at INTEGER;
+ALTER TABLE message ADD COLUMN made_by_json TEXT;
+ALTER TABLE message ADD COLUMN deleted_at INTEGER;
+
+UPDATE conversation SET model_ref = coalesce((
+    SELECT model FROM message WHERE conversation_id = conversation.id AND model <> '' ORDER BY id DESC LIMIT 1
+), '');
+
+CREATE INDEX conversation_deleted ON conversation(deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE INDEX message_deleted ON message(deleted_at) WHERE deleted_at IS NOT NULL;
+
+CREATE TABLE draft (
+    conversation_id INTEGER PRIMARY KEY,
+    text TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE attachment (
+    id INTEGER PRIMARY KEY,
+    message_id INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    text TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX attachment_by_message ON attachment(message_id, position);
+"""
+
+MIGRATIONS: Final[tuple[str, ...]] = (_TABLES, _HISTORY)
 """Step n leads from `user_version` n to n + 1."""

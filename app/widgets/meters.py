@@ -28,12 +28,3 @@ def parameters(count: int) -> str:
 def model_line(model: ModelInfo) -> str:
     """Return name and quantisation of a model; the name comes from its file and is cleaned."""
     return f"{sanitize_line(model.name)}  {model.quantisation}"
-
-
-def context_meter(used: int, model: ModelInfo, width: int) -> Content:
-    """Return how many tokens of the context are in use, as long as a line of `width` cells allows."""
-    total = model.max_context
-    label = "context " if width >= 50 else ""
-    return Content.assemble(
-        (label, "$muted"), bar(used / total, 16 if width >= 70 else 6), f" {used:,} / {total:,}"
-    )

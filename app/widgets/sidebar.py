@@ -1,54 +1,81 @@
-"""The left pane: search field, conversations, facts about the model. Shows what it is given."""
+"""The left pane: search field, conversations, and cards of the model, the context and the sampling.
+
+Shows what it is given.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
+from app.conversation import Conversation
+from app.i18n import _
 from app.sanitize import sanitize_line
+from app.widgets.context_meter import ContextMeter
 from app.widgets.conversation_list import ConversationList
 from app.widgets.meters import parameters, size
-from engine import EngineSnapshot, TierSnapshot
+from app.widgets.switches import Switch, Switches
+from engine import EngineSnapshot, SamplingParams
 
 
 class Sidebar(Vertical):
-    """Search field, list and model card."""
+    """Search field, list and cards."""
 
     def compose(self) -> ComposeResult:
         """Build the pane."""
-        yield Input(placeholder="Search", compact=True, id="search")
+        yield Input(placeholder=_("Search"), compact=True, id="search")
         yield ConversationList()
-        yield Static(id="model-card")
+        yield Static(id="model-card", classes="card")
+        meter = ContextMeter()
+        meter.add_class("card")
+        yield meter
+        yield Static(id="sampling-card", classes="card")
+        switches = Switches()
+        switches.add_class("card")
+        yield switches
 
-    def show_model(self, snapshot: EngineSnapshot) -> None:
-        """Show what is loaded and how it runs."""
-        card = self.query_one("#model-card", Static)
-        model = snapshot.model
-        if model is None:
-            card.update(Content.assemble(("MODEL\n", "$muted"), "none loaded"))
-            return
-        facts = f"{parameters(model.n_parameters)} · {model.quantisation} · {size(model.file_bytes)}"
-        engine = f"{sanitize_line(snapshot.backend)} · {snapshot.threads} threads" if snapshot.backend else ""
-        template = "" if model.has_template else "\nbase model: it continues your text"
-        card.update(
-            Content.assemble(
-                ("MODEL\n", "$muted"),
-                (sanitize_line(model.name), "bold"),
-                f"\n{facts}\n",
-                (engine, "$muted"),
-                (_placement(snapshot.tiers), "$muted"),
-                (template, "$warning"),
-            )
-        )
+    def show(
+        self,
+        snapshot: EngineSnapshot,
+        conversation: Conversation,
+        sampling: SamplingParams,
+        switches: Sequence[Switch],
+    ) -> None:
+        """Show what is loaded, how it runs, and how the conversation is led."""
+        self.query_one("#model-card", Static).update(_model(snapshot))
+        self.query_one("#sampling-card", Static).update(_sampling(conversation, sampling))
+        self.query_one(Switches).show(switches)
 
 
-def _placement(tiers: TierSnapshot | None) -> str:
-    """Where the weights are when they are not all in memory, and the speed that the plan promises."""
-    lines = ""
-    if tiers is not None and tiers.pass_read_bytes:
-        lines += f"\n{size(tiers.ram_bytes + tiers.ring_bytes)} memory, {size(tiers.pass_read_bytes)} disk"
-    if tiers is not None and tiers.predicted_decode_tok_s:
-        lines += f"\nplan {tiers.predicted_decode_tok_s:.3g} tok/s: {tiers.limited_by}"
-    return lines
+def _model(snapshot: EngineSnapshot) -> Content:
+    model = snapshot.model
+    if model is None:
+        return Content.assemble((_("MODEL") + "\n", "$muted"), _("none loaded"))
+    facts = f"{parameters(model.n_parameters)} · {model.quantisation} · {size(model.file_bytes)}"
+    threads = _("{count} threads").format(count=snapshot.threads)
+    engine = f"{sanitize_line(snapshot.backend)} · {threads}" if snapshot.backend else ""
+    template = "" if model.has_template else "\n" + _("base model: it continues your text")
+    return Content.assemble(
+        (_("MODEL") + "\n", "$muted"),
+        (sanitize_line(model.name), "bold"),
+        f"\n{facts}\n",
+        (engine, "$muted"),
+        (template, "$warning"),
+    )
+
+
+def _sampling(conversation: Conversation, sampling: SamplingParams) -> Content:
+    """The persona, and what differs from the defaults."""
+    lines = []
+    if conversation.persona:
+        lines.append(sanitize_line(conversation.persona))
+    defaults = asdict(SamplingParams())
+    changed = {name: value for name, value in asdict(sampling).items() if value != defaults[name]}
+    shown = {"temperature": sampling.temperature, "top_p": sampling.top_p, **changed}
+    lines.append("\n".join(f"{name} {value:g}" for name, value in shown.items() if value is not None))
+    return Content.assemble((_("SAMPLING") + "\n", "$muted"), "\n".join(lines))

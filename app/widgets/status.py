@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from typing import Final
 
+from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.style import Style
 from textual.visual import VisualType
 from textual.widget import Widget
+from textual.widgets import Static
 
 from app.actions import ACTIONS, Action
 from app.bridge import LiveReply
+from app.context_use import ContextUse
+from app.i18n import _
+from app.keymap import shown_key
 from app.sanitize import sanitize_line
-from app.widgets.meters import bar, context_meter, model_line
+from app.widgets.context_meter import context_line
+from app.widgets.meters import bar, model_line
+from app.widgets.tab_bar import TabBar
 from engine import EngineSnapshot, EngineState, Reply, ReplyStatus
 
 _GAP: Final = 2
@@ -29,30 +37,19 @@ def _spread(left: Content, right: Content, width: int) -> Content:
     return Content.assemble(left, " " * max(0, width - left.cell_length - right.cell_length), right)
 
 
-class TopBar(Widget):
-    """Title of the conversation, and the model."""
+class TopBar(Horizontal):
+    """The open conversations, and the model."""
 
-    def __init__(self) -> None:
-        """Show nothing yet."""
-        super().__init__()
-        self._title = ""
-        self._snapshot = EngineSnapshot()
+    def compose(self) -> ComposeResult:
+        """Build the line."""
+        yield TabBar()
+        yield Static(id="model-line")
 
-    def show(self, title: str, snapshot: EngineSnapshot) -> None:
-        """Show these."""
-        if (title, snapshot.model) != (self._title, self._snapshot.model):
-            self._title, self._snapshot = title, snapshot
-            self.refresh()
-
-    def render(self) -> VisualType:
-        """Draw the line."""
-        width = self.content_size.width
-        title = Content.styled(sanitize_line(self._title) or "New conversation", "bold")
-        model = self._snapshot.model
-        if model is None:
-            return _spread(title, Content.styled("no model", "$muted"), width)
-        right = Content.styled(model_line(model), "$muted")
-        return _spread(title, right.truncate(max(12, width * 2 // 3), ellipsis=True), width)
+    def show(self, snapshot: EngineSnapshot) -> None:
+        """Show which model is loaded."""
+        model = snapshot.model
+        words = model_line(model) if model is not None else _("no model")
+        self.query_one("#model-line", Static).update(Content(words))
 
 
 class StatusBar(Widget):
@@ -63,18 +60,17 @@ class StatusBar(Widget):
         super().__init__()
         self._snapshot = EngineSnapshot()
         self._live: LiveReply | None = None
-        self._context_used = 0
+        self._use = ContextUse()
 
-    def show(self, snapshot: EngineSnapshot, live: LiveReply | None, context_used: int) -> None:
-        """Show the engine, and of the open conversation the reply that grows and the tokens it takes."""
-        self._snapshot, self._live, self._context_used = snapshot, live, context_used
+    def show(self, snapshot: EngineSnapshot, live: LiveReply | None, use: ContextUse) -> None:
+        """Show the engine, and of the open conversation the reply that grows and what the context holds."""
+        self._snapshot, self._live, self._use = snapshot, live, use
         self.refresh()
 
     def render(self) -> VisualType:
         """Draw the line."""
         width = self.content_size.width
-        model = self._snapshot.model
-        right = context_meter(self._context_used, model, width) if model is not None else Content("")
+        right = context_line(self._use, width) if self._use.total else Content("")
         room = width - right.cell_length - _GAP
         choices = self._left()
         left = next((choice for choice in choices if choice.cell_length <= room), choices[-1])
@@ -85,26 +81,27 @@ class StatusBar(Widget):
         snapshot, live = self._snapshot, self._live
         if snapshot.state is EngineState.LOADING:
             share = snapshot.load_progress
-            words = f" {sanitize_line(snapshot.load_stage) or 'loading'} {share:.0%}"
-            return [Content.assemble(("◐ ", "$warning"), bar(share, 10), words)]
+            words = f" {sanitize_line(snapshot.load_stage) or _('loading')} {share:.0%}"
+            loading = Content.assemble(("◐ ", "$warning"), bar(share, 10), words)
+            return [Content.assemble(loading, (_("  Esc stops"), "$muted")), loading]
         if live is not None and live.reply is not None:
             return self._generating(live, live.reply)
         match snapshot.state:
             case EngineState.READY | EngineState.GENERATING:
-                return [Content.assemble(("● ", "$success"), "ready")]
+                return [Content.assemble(("● ", "$success"), _("ready"))]
             case EngineState.FAILED:
-                return [Content.assemble(("✗ ", "$error"), "the model did not load  F3 chooses another")]
+                return [Content.assemble(("✗ ", "$error"), _("the model did not load  F3 chooses another"))]
             case _:
-                return [Content.assemble(("○ ", "$muted"), "no model  F3 chooses one")]
+                return [Content.assemble(("○ ", "$muted"), _("no model  F3 chooses one"))]
 
     def _generating(self, live: LiveReply, reply: Reply) -> list[Content]:
-        stop = ("  Esc stops", "$muted")
+        stop = (_("  Esc stops"), "$muted")
         if reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
             words = Content.assemble(("◐ ", "$warning"), live.phase)
             return [Content.assemble(words, stop), words]
         stats = live.turn.stats
         speed = f"{stats.decode_tok_s:.1f} tok/s" if stats.decode_tok_s else ""
-        first = f"first {stats.ttft_s:.2f} s" if stats.ttft_s else ""
+        first = _("first {seconds:.2f} s").format(seconds=stats.ttft_s) if stats.ttft_s else ""
         count = f"{stats.completion_tokens:,} tok"
         lines = [
             Content.assemble(("● ", "$primary"), " · ".join(filter(None, parts)))
@@ -165,7 +162,8 @@ class KeyBar(Widget):
         """Draw the keys that fit, the most important ones first to get a place."""
         room = self.content_size.width + _GAP
         kept: dict[Action, Content] = {}
-        for action in sorted((action for action in ACTIONS if action.rank), key=lambda action: action.rank):
+        ranked = (action for action in ACTIONS if action.rank and shown_key(action))
+        for action in sorted(ranked, key=lambda action: action.rank):
             part = _key(action)
             room -= part.cell_length + _GAP
             if room < 0:
@@ -175,5 +173,5 @@ class KeyBar(Widget):
 
 
 def _key(action: Action) -> Content:
-    part = Content.assemble((action.shown, "bold"), " ", (action.label, "$muted"))
-    return part.stylize(Style.from_meta({"@click": f"app.{action.method}"})) if action.method else part
+    part = Content.assemble((shown_key(action), "bold"), " ", (_(action.label), "$muted"))
+    return part.stylize(Style.from_meta({"@click": action.method})) if action.method else part

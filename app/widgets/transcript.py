@@ -1,132 +1,201 @@
-"""The conversation on the screen: a scrolling window on its newest turns.
+"""The conversation on the screen, with a cursor on one of its turns and a search for words.
 
-Bounded, because every mounted Markdown block slows each layout and style pass: the newest replies are full
-Markdown, older ones are folded to one widget each, and the oldest are taken away until someone scrolls up
-to them. Knows turns and scrolling, not the engine.
+Keys of a turn post the actions of the registry, which the screen carries out. Knows turns, not the engine.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+import re
+from typing import ClassVar
 
-from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual import events
+from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Static
+from textual.message import Message
 
+from app.actions import Scope
+from app.bindings import bindings
 from app.conversation import Conversation, Turn
+from app.widgets.found_words import select_words
 from app.widgets.turn import TurnView
-
-UNFOLDED: Final = 6
-"""Newest turns shown as full Markdown."""
-PAGE: Final = 16
-"""Turns mounted at first, and added at the top at a time."""
-MOST: Final = 48
-"""Turns mounted at most while the newest line is in view."""
+from app.widgets.turn_window import TurnWindow
 
 
-class Transcript(VerticalScroll, can_focus=True):
-    """Shows one conversation and follows its newest line."""
+class Transcript(TurnWindow, can_focus=True):
+    """Shows one conversation; one of its turns is the one that is meant."""
 
-    BLANK = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(Scope.TURN),
+        Binding("j", "move(1)", show=False),
+        Binding("k", "move(-1)", show=False),
+        Binding("g,home", "first", show=False),
+        Binding("G,end", "scroll_end", show=False),
+        Binding("space", "page_down", show=False),
+        Binding("shift+space", "page_up", show=False),
+        Binding("n", "find_next(1)", show=False),
+        Binding("N", "find_next(-1)", show=False),
+    ]
+
+    class Found(Message):
+        """A key here went on with the search."""
+
+        def __init__(self, place: int, count: int) -> None:
+            """Carry what `find_next` returned."""
+            super().__init__()
+            self.place, self.count = place, count
 
     def __init__(self, conversation: Conversation, welcome: Content) -> None:
         """Show `conversation`, which is empty yet; `welcome` stands where there is no turn."""
-        super().__init__()
-        self._welcome = welcome
-        self._conversation = conversation
-        self._first = 0
-        """Index of the first turn that is mounted."""
-        self._loading = False
-        self._changing = asyncio.Lock()
-        """One change at a time: a message may be sent while another conversation is being taken away."""
+        super().__init__(conversation, welcome)
+        self._cursor: Turn | None = None
+        """The turn that was chosen; None is the newest, whichever it is."""
+        self._words: re.Pattern[str] | None = None
+        """What is searched for."""
+        self._found: Turn | None = None
+        """Where the search went last."""
 
-    def compose(self) -> ComposeResult:
-        """Build the line above the first turn."""
-        yield Static(id="earlier")
-
-    def on_mount(self) -> None:
-        """Follow the newest line."""
-        self._show_marker()
-        self.anchor()
-
-    async def show(self, conversation: Conversation) -> None:
-        """Show `conversation` from its newest turn, unless another one is asked for before its turn comes."""
-        self._conversation = conversation
-        async with self._changing:
-            if self._conversation is not conversation:
-                return
-            turns = conversation.turns
-            self._first = max(0, len(turns) - PAGE)
-            views = [self._view(index) for index in range(self._first, len(turns))]
-            async with self.batch():
-                await self.remove_children(TurnView)
-                await self.mount_all(views)
-            self._show_marker()
-            self.anchor()
+    async def show(self, conversation: Conversation, at: Turn | None = None) -> None:
+        """Show `conversation` from its newest turn, or around `at`, on which the cursor is then."""
+        self._cursor, self._found = at, None
+        await super().show(conversation, at)
 
     async def add(self, *turns: Turn) -> None:
         """Show turns that the conversation has just got, and follow them."""
-        async with self._changing:
-            ours = [turn for turn in turns if turn in self._conversation.turns and self.view(turn) is None]
-            if not ours:
-                return
-            self.anchor()
-            await self.mount_all([TurnView(turn) for turn in ours])
-            self._show_marker()
-            await self._bound()
-
-    def view(self, turn: Turn) -> TurnView | None:
-        """Return the widget that shows `turn`, if it is mounted."""
-        return next((view for view in self.query(TurnView) if view.turn is turn), None)
+        self._cursor = None
+        await super().add(*turns)
 
     def follow(self) -> None:
-        """Go to the newest line and stay there."""
-        self.anchor()
-        self.scroll_end(animate=False)
+        """Go to the newest line and stay there; the cursor goes to the newest turn."""
+        self._cursor = None
+        self._mark_cursor()
+        super().follow()
 
-    def watch_scroll_y(self, old: float, new: float) -> None:
-        """Fetch earlier turns when their place comes into view."""
-        super().watch_scroll_y(old, new)
-        if new <= 0 < self._first and old > new and not self._loading:
-            self._loading = True
-            self.call_later(self._show_earlier)
+    def action_scroll_end(self) -> None:
+        """Go to the newest line."""
+        self.follow()
 
-    async def _show_earlier(self) -> None:
-        async with self._changing:
-            height = self.virtual_size.height
-            first = max(0, self._first - PAGE)
-            views = [self._view(index) for index in range(first, self._first)]
-            self._first = first
-            await self.mount_all(views, after="#earlier")
-            self._show_marker()
+    # -- the cursor
 
-        def keep_place() -> None:
-            self.scroll_to(y=self.virtual_size.height - height, animate=False)
-            self._loading = False
-
-        self.call_after_refresh(keep_place)
-
-    async def _bound(self) -> None:
-        """Fold what is no longer new and take away what is far above."""
-        views = list(self.query(TurnView))
-        for view in views[:-UNFOLDED]:
-            await view.fold()
-        if len(views) > MOST:
-            gone = views[: len(views) - MOST + PAGE]
-            self._first += len(gone)
-            await self.remove_children(gone)
-            self._show_marker()
-
-    def _show_marker(self) -> None:
-        """Show what stands above the first turn that is mounted."""
-        marker = self.query_one("#earlier", Static)
-        empty = not self._conversation.turns
-        marker.set_class(empty, "-welcome")
-        marker.display = empty or self._first > 0
-        marker.update(self._welcome if empty else Content(f"▲ {self._first} earlier messages"))
-
-    def _view(self, index: int) -> TurnView:
+    @property
+    def current(self) -> Turn | None:
+        """The turn that is meant: the one under the cursor, or the newest."""
         turns = self._conversation.turns
-        return TurnView(turns[index], folded=index < len(turns) - UNFOLDED)
+        if self._cursor is not None and any(turn is self._cursor for turn in turns):
+            return self._cursor
+        return turns[-1] if turns else None
+
+    def choose(self, turn: Turn) -> None:
+        """Put the cursor on `turn` and bring it into view."""
+        self._cursor = turn
+        self._mark_cursor()
+        self.run_worker(self._reveal(turn), group="cursor")
+
+    def move_cursor(self, direction: int) -> None:
+        """Choose the turn above (-1) or below (1); below the newest the newest line is followed again."""
+        current, turns = self.current, self._conversation.turns
+        if current is None:
+            return
+        place = self._index(current) + direction
+        if place < len(turns):
+            self.choose(turns[max(0, place)])
+        else:
+            self.follow()
+
+    def action_move(self, direction: int) -> None:
+        """Choose another turn."""
+        self.move_cursor(direction)
+
+    def action_first(self) -> None:
+        """Choose the first turn."""
+        if turns := self._conversation.turns:
+            self.choose(turns[0])
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the turn that was clicked."""
+        if event.widget is None:
+            return
+        if event.widget.id == "newer":
+            self.follow()
+        for view in event.widget.ancestors_with_self:
+            if isinstance(view, TurnView):
+                self._cursor = view.turn
+                self._mark_cursor()
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        """Show which turn the keys are for, or only one that was chosen."""
+        super().watch_has_focus(_has_focus)
+        self._mark_cursor()
+
+    def _mark_cursor(self) -> None:
+        current = self.current if self._cursor is not None or self.has_focus else None
+        for view in self.query(TurnView):
+            view.mark(view.turn is current)
+
+    def _show_marks(self) -> None:
+        super()._show_marks()
+        self._mark_cursor()
+
+    # -- finding words
+
+    def find(self, words: str) -> tuple[int, int]:
+        """Search for `words` from now on; go to the nearest turn from here upwards that has them.
+
+        Returns which it is, from 1, of how many: both 0 for none. '' ends the search.
+        """
+        self.screen.clear_selection()
+        self._words = re.compile(re.escape(words.strip()), re.IGNORECASE) if words.strip() else None
+        self._found = None
+        return self.find_next(-1)
+
+    def find_next(self, step: int) -> tuple[int, int]:
+        """Go to the next turn below (1) or above (-1) with the words, round and round; return as `find`."""
+        matches, words, current = self._matches(), self._words, self.current
+        if not matches or words is None or current is None:
+            return 0, 0
+        here = self._index(current)
+        if current is not self._found and here in matches:  # where we are was not shown yet
+            place = here
+        elif step > 0:
+            place = next((place for place in matches if place > here), matches[0])
+        else:
+            place = next((place for place in reversed(matches) if place < here), matches[-1])
+        self._found = self._cursor = self._conversation.turns[place]
+        self._mark_cursor()
+        self.run_worker(self._show_found(self._found, words), group="cursor")
+        return matches.index(place) + 1, len(matches)
+
+    def action_find_next(self, step: int) -> None:
+        """Go on with the search, if there is one."""
+        if self._words is not None:
+            self.post_message(self.Found(*self.find_next(step)))
+
+    def _matches(self) -> list[int]:
+        """Return the places of the turns with the words."""
+        words = self._words
+        if words is None:
+            return []
+        return [place for place, turn in enumerate(self._conversation.turns) if words.search(turn.text)]
+
+    async def _show_found(self, turn: Turn, words: re.Pattern[str]) -> None:
+        await self._reveal(turn)
+        async with self._changing:
+            view = self.view(turn)
+            if view is None or turn is not self._found:  # the search has gone on
+                return
+            await view.unfold()
+        self.call_after_refresh(self._show_words, view, words)
+
+    def _show_words(self, view: TurnView, words: re.Pattern[str]) -> None:
+        """Select the words in `view` and bring the first of them into view."""
+        if not view.is_attached or view.turn is not self._found:  # the search has gone on
+            return
+        if (found := select_words(view, words)) is not None:
+            widget, row_inside = found
+            row = widget.content_region.y + row_inside
+        else:  # one widget for the whole text: about there
+            match = words.search(view.turn.text)
+            share = match.start() / len(view.turn.text) if match else 0
+            row = view.region.y + int(share * view.size.height)
+        if not self.region.y <= row < self.region.bottom - 1:
+            top = row - self.region.y + self.scroll_y - self.size.height // 3
+            self.scroll_to(y=max(0, top), animate=False)

@@ -1,4 +1,4 @@
-"""One turn of a conversation on the screen: who speaks, what they said, how it was made.
+"""One turn of a conversation on the screen: who speaks, what they said, what came with it, how it was made.
 
 A growing reply is shown as closed Markdown blocks above a plain tail (`app.markdown`), so that a token costs
 the same at the end of a long reply as at its start. A reply that would take very many widgets goes on in
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
-from app.conversation import Turn, TurnStatus
+from app.conversation import Attachment, Turn, TurnStatus
+from app.i18n import _
 from app.markdown import Splitter, make_parser, redefines, weight
 from app.sanitize import sanitize, sanitize_line
 from app.widgets.reply_markdown import ReplyMarkdown
@@ -28,22 +31,53 @@ HEAVY: Final = 120
 """Weight above which replies are folded, because every list item is several widgets."""
 PART: Final = 120
 """Weight of a folded part: more begins the next."""
+SHOWN_LINES: Final = 200
+"""Lines of an attachment that are shown when it is opened."""
 _MARKS: Final = {TurnStatus.CANCELLED: "■ ", TurnStatus.ERROR: "✗ "}
+
+
+def switches(turn: Turn) -> list[str]:
+    """Return what was not as usual when `turn` was made, in a word each."""
+    words = []
+    if turn.sampling is not None and turn.sampling.temperature == 0:
+        words.append(_("greedy"))
+    if turn.made_by.get("changes"):
+        words.append(_("changed on the way"))
+    return words
+
+
+def describe(attachment: Attachment) -> str:
+    """Return the name of an attachment and how much it is."""
+    lines, size = len(attachment.text.splitlines()), len(attachment.text.encode("utf-8", "replace"))
+    amount = _("{size:,} bytes").format(size=size) if size < 1000 else f"{size / 1000:,.1f} kB"
+    return " · ".join((sanitize_line(attachment.name), _("{n:,} lines").format(n=lines), amount))
 
 
 class TurnView(Vertical):
     """Shows one turn, and follows it while it grows."""
 
-    def __init__(self, turn: Turn, *, folded: bool = False) -> None:
-        """Show `turn`; `folded` shows an old reply as a single widget, which is cheap but cannot grow."""
+    DEFAULT_CSS = """
+    TurnView .chips { height: auto; color: $muted; }
+    TurnView.-current .head { text-style: bold underline; }
+    """
+
+    def __init__(self, turn: Turn, *, folded: bool = False, place: str = "") -> None:
+        """Show `turn`; `folded` shows an old reply as a single widget, which is cheap but cannot grow.
+
+        `place` says which of several versions it is.
+        """
         super().__init__(classes=f"-{turn.role}")
         self.turn = turn
+        self._place = place
+        self._raw = False
+        self._opened = False
+        """Whether the text of the attachments is shown."""
         self._ended = turn.status is not TurnStatus.STREAMING
         self._folded = folded or (self._ended and weight(sanitize(turn.text)) > HEAVY)
         self._splitter = Splitter()
         self._drawn = 0
         """Characters of the turn's text that were given to the splitter."""
-        self._lines: dict[str, str] = {".foot": ""}
+        self._lines: dict[str, Content] = {".foot": Content("")}
         """What head and foot show."""
         self._ready = False
         self._weight = 0
@@ -55,7 +89,7 @@ class TurnView(Vertical):
     def compose(self) -> ComposeResult:
         """Build head, body and foot."""
         turn = self.turn
-        yield Static(Content(self._speaker()), classes="head")
+        yield Static(self._head(), classes="head")
         if turn.role == "user":
             yield Static(Content(sanitize(turn.text)), classes="body")
         elif self._folded:
@@ -63,6 +97,8 @@ class TurnView(Vertical):
         else:
             yield ReplyMarkdown(sanitize(turn.text) if self._ended else "")
             yield StreamTail()
+        if turn.attachments:
+            yield Static(self._chips(), classes="chips")
         foot = Static(classes="foot")
         foot.display = False
         yield foot
@@ -80,7 +116,7 @@ class TurnView(Vertical):
     def grow(self, phase: str) -> None:
         """Show what the turn's text has got; `phase` says what it waits for while there is none."""
         if self._ready:
-            self._show_line(".head", self._speaker())
+            self._show_head()
             self._show_foot(phase)
             self._draw()
 
@@ -89,18 +125,76 @@ class TurnView(Vertical):
         if self._ready:
             self._ended = True
             self._draw()
+            self._show_head()
             self._show_foot("")
 
     async def fold(self) -> None:
         """Replace the widgets of an old reply by a single one."""
-        if self._folded or self._appending or not self._ended or self.turn.role == "user":
+        if self._folded or not self._settled or self.turn.role == "user":
             return
         await self._fold()
 
+    async def unfold(self) -> None:
+        """Show a folded reply as full Markdown, unless it would take very many widgets."""
+        if self._folded and self._settled and weight(sanitize(self.turn.text)) <= HEAVY:
+            self._folded = False
+            await self._show_body()
+
+    async def toggle_raw(self) -> bool:
+        """Show the text of a reply as it was generated, or as Markdown again; False while it grows."""
+        if self.turn.role == "user" or not self._settled:
+            return False
+        self._raw = not self._raw
+        await self._show_body()
+        return True
+
+    def toggle_attachments(self) -> bool:
+        """Show the text of what came with the message, or hide it; False when nothing came."""
+        if not self.turn.attachments or not self._ready:
+            return False
+        self._opened = not self._opened
+        self.query_one(".chips", Static).update(self._chips())
+        return True
+
+    def mark(self, current: bool) -> None:
+        """Show whether the cursor is on this turn."""
+        if current is not self.has_class("-current"):
+            self.set_class(current, "-current")
+            self._show_head()
+
+    def show_place(self, place: str) -> None:
+        """Show which of several versions this is, or nothing for ''."""
+        if place != self._place:
+            self._place = place
+            self._show_head()
+
+    def on_click(self, event: events.Click) -> None:
+        """Open or close the attachments."""
+        if event.widget is not None and event.widget.has_class("chips"):
+            self.toggle_attachments()
+
+    @property
+    def _settled(self) -> bool:
+        """Whether all text is shown and none will come."""
+        return self._ready and self._ended and not self._appending and self.is_attached
+
     async def _fold(self) -> None:
         self._folded = True
-        await self.query(".body, .tail").remove()
-        await self.mount(Static(self._fold_of(self.turn.text), classes="body -folded"), after=0)
+        await self._show_body()
+
+    async def _show_body(self) -> None:
+        """Show the text of a reply that has ended, in the form it should have now."""
+        text = self.turn.text
+        if self._raw:
+            body: Widget = Static(Content(sanitize(text)), classes="body -raw")
+        elif self._folded:
+            body = Static(self._fold_of(text), classes="body -folded")
+        else:
+            body = ReplyMarkdown(sanitize(text))
+        with self.app.batch_update():
+            old = list(self.query(".body, .tail").results(Widget))
+            await self.mount(body, after=0)
+            await self.remove_children(old)
 
     def _show_foot(self, phase: str) -> None:
         turn = self.turn
@@ -115,18 +209,38 @@ class TurnView(Vertical):
             if turn.stats.ttft_s:
                 parts.append(f"first {turn.stats.ttft_s:.2f} s")
         self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
-        self._show_line(".foot", " · ".join(parts))
+        self._show_line(".foot", Content(" · ".join(parts)))
 
-    def _show_line(self, place: str, text: str) -> None:
+    def _show_head(self) -> None:
+        if self._ready:
+            self._show_line(".head", self._head())
+
+    def _show_line(self, place: str, text: Content) -> None:
         """Show `text` in head or foot; a new text costs a layout, so the same one is left alone."""
         if self._lines.get(place) != text:
             self._lines[place] = text
             line = self.query_one(place, Static)
-            line.display = bool(text)
-            line.update(Content(text))
+            line.display = bool(text.plain)
+            line.update(text)
 
-    def _speaker(self) -> str:
-        return "You" if self.turn.role == "user" else sanitize_line(self.turn.model) or "Assistant"
+    def _head(self) -> Content:
+        turn = self.turn
+        speaker = _("You") if turn.role == "user" else sanitize_line(turn.model) or _("Assistant")
+        details = "".join(f" · {part}" for part in (*switches(turn), self._place) if part)
+        mark = "▸ " if self.has_class("-current") else ""  # for who sees no colours
+        return Content.assemble(mark, speaker, (details, "$muted not bold"))
+
+    def _chips(self) -> Content:
+        """Return a line for each attachment, with its text below if that is wanted."""
+        parts: list[Content] = []
+        for attachment in self.turn.attachments:
+            parts.append(Content(f"{'▾' if self._opened else '▸'} {describe(attachment)}"))
+            if self._opened:
+                lines = sanitize(attachment.text).split("\n")
+                parts += [Content(f"  {line}") for line in lines[:SHOWN_LINES]]
+                if (left := len(lines) - SHOWN_LINES) > 0:
+                    parts.append(Content("  " + _("… {n:,} more lines").format(n=left)))
+        return Content("\n").join(parts)
 
     def _fold_of(self, text: str) -> RichMarkdown:
         """Return what one widget shows of `text`, instead of a widget for each of its blocks."""

@@ -18,7 +18,8 @@ from engine.machine import spread_over_cores
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
 from engine.tiers.blocks import Block
-from engine.tiers.store import Bytes, TieredWeights
+from engine.tiers.residents import Bytes
+from engine.tiers.store import TieredWeights
 from engine.weights import ModelWeights
 from kernels import cpu
 
@@ -51,10 +52,7 @@ class CpuBackend:
         self._embedding_type = weights["token_embd.weight"].quant_type
         with spread_over_cores(threads):
             self._model = _native_model(weights, config, precision, threads, max_tokens, self._set)
-        for block in tiers.layer_blocks:
-            resident = tiers.resident(block)
-            if resident is not None:
-                self._put(block, resident)
+        self._put_new()
 
     def new_kv(self, max_context: int) -> KVCache:
         """Reserve a cache for this many positions."""
@@ -83,6 +81,7 @@ class CpuBackend:
         flag = cancel_flag(cancel)
         if first == 0:
             self.tiers.before_pass()
+        self._put_new()
         for start, end, streamed in self.tiers.runs(2 * first, 2 * last):
             if streamed is not None:
                 self._put(streamed, self.tiers.acquire(streamed, cancel))
@@ -105,6 +104,10 @@ class CpuBackend:
         """Stop the threads and let go of the weights; the backend cannot be used afterwards."""
         self.__dict__.pop("_model", None)
         self.tiers.close()
+
+    def _put_new(self) -> None:
+        for block, matrices in self.tiers.take_new():
+            self._put(block, matrices)
 
     def _put(self, block: Block, matrices: list[Bytes]) -> None:
         """Tell the kernels where a block's matrices lie."""

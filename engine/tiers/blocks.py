@@ -7,6 +7,7 @@ planner chooses among blocks; the streamer and the store walk them in order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -66,6 +67,14 @@ class Block:
     def n_bytes(self) -> int:
         """Bytes of its weights."""
         return sum(piece.n_bytes for piece in self.pieces)
+
+    @property
+    def main_type(self) -> QuantType:
+        """The quant type that holds most of its bytes."""
+        sizes: Counter[QuantType] = Counter()
+        for piece in self.pieces:
+            sizes[piece.quant_type] += piece.n_bytes
+        return sizes.most_common(1)[0][0]
 
     @property
     def name(self) -> str:

@@ -26,9 +26,7 @@ from engine.tiers.region import Region
 from kernels.quant_types import QuantType, row_bytes
 
 _LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
-"""Size of what is read and multiplied, between them twice the caches."""
-_PATTERN_BYTES = 1 << 20
-_COLUMNS = 4096
+"""Size of what is multiplied, between them twice the caches."""
 _TRIALS = 5
 _REQUEST_BYTES, _IN_FLIGHT = 4 << 20, 4
 """As the streamer reads."""
@@ -165,16 +163,16 @@ def probe_memory(
     Raises KernelError for a product that differs from its oracle; CancelledError.
     """
     from kernels import cpu
+    from kernels.bench import ROW_LENGTH, read_bandwidth, synthetic_matrix
     from kernels.verification import product_is_right
 
-    data = _finite_bytes()
-    x = np.random.default_rng(0).standard_normal((1, _COLUMNS)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((1, ROW_LENGTH)).astype(np.float32)
 
     def product_rate(quant_type: QuantType) -> float:
-        one_row = row_bytes(quant_type, _COLUMNS)
-        matrix = data[: data.size // one_row * one_row]
         _check(cancel)
-        if not product_is_right(matrix, quant_type, _COLUMNS):
+        one_row = row_bytes(quant_type, ROW_LENGTH)
+        matrix = synthetic_matrix(quant_type, max(2, _matrix_bytes() // one_row))
+        if not product_is_right(matrix, quant_type, ROW_LENGTH):
             raise KernelError(
                 f"the product with {quant_type.name} differs from its oracle on this processor: nothing was "
                 "timed; please report it with the output of `tiercel --version`"
@@ -183,19 +181,13 @@ def probe_memory(
             lambda part: cpu.matmul(x, part, quant_type, threads=threads), matrix, matrix[:one_row], cancel
         )
 
-    dram = _rate(lambda part: cpu.read_bytes(part, threads), data, data[:_PATTERN_BYTES], cancel)
+    dram = read_bandwidth(threads, lambda: _check(cancel))
     return dram, {quant_type: product_rate(quant_type) for quant_type in types}
 
 
-def _finite_bytes() -> Bytes:
-    """Larger than the caches; finite, normal numbers whatever type they are read as.
-
-    Floats of 16 and of 32 bits that begin with 0x20 to 0x3f are between 2^-63 and 2.
-    """
-    room = available_memory() // 4
-    size = min(max(_LEAST_BYTES, 2 * cache_bytes()), _MOST_BYTES, room)
-    pattern = np.random.default_rng(0).integers(0x20, 0x40, _PATTERN_BYTES, dtype=np.uint8)
-    return np.tile(pattern, max(2, size // _PATTERN_BYTES))
+def _matrix_bytes() -> int:
+    """Larger than the caches, and small beside the memory that is free."""
+    return min(max(_LEAST_BYTES, 2 * cache_bytes()), _MOST_BYTES, available_memory() // 4)
 
 
 def _rate(call: Callable[[Bytes], object], data: Bytes, small: Bytes, cancel: CancelToken) -> float:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,10 @@ from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
+from engine.tiers.residents import Bytes, Residents, follows, joined
 from engine.tiers.streamer import Streamer, StreamStats
 from kernels.quant_types import QuantType
 
-Bytes = npt.NDArray[np.uint8]
-
-_COPY_STEP = 32 << 20
-_LINE = 64
 _EVENTS_KEPT = 64
 _NOTHING_LEFT = "memory is short, and nothing more can be given back"
 
@@ -75,13 +73,17 @@ class TieredWeights:
         """Of streamers that an earlier plan had."""
         self._active: int | None = None
         self._streamer: Streamer | None = None
-        self._resident: dict[int, list[Bytes]] = {}
+        self._residents = Residents(files, self.blocks)
+        self._arriving: tuple[int, float] | None = None
+        """Index of the block that is being read into memory to stay, and how much of it is there."""
+        self._new: list[Block] = []
+        """Blocks that came into memory since `take_new`."""
+        self._passes = 0
         self._set_plan(plan(blocks, budget, rates))
         if self.plan.streamed:
             # A file system that refuses direct reads only at the first one is found out here.
             page = Region(ALIGNMENT).place(ALIGNMENT)
             files.read(self.blocks[self.plan.streamed[0]].pieces[0].part, 0, page.data)
-        self._region = Region(self.plan.resident_bytes)
 
     # -- loading
 
@@ -91,67 +93,42 @@ class TieredWeights:
         Raises CancelledError, StreamError, MemoryError.
         """
         done = 0
-        for index, pieces in self._reserve():
-            for piece, memory in zip(self.blocks[index].pieces, pieces, strict=True):
-                for start in range(0, piece.n_bytes, _COPY_STEP):
-                    if cancel.cancelled:
-                        raise CancelledError("loading was stopped")
-                    part = memory[start : start + _COPY_STEP]
-                    self._files.fill(piece.part, piece.offset + start, part.data)
-                    yield done + start + part.size
-                done += piece.n_bytes
-                memory.flags.writeable = False
-            self._resident[index] = pieces
+        for block, arrived in self._bring(self.plan.resident):
+            if cancel.cancelled:
+                raise CancelledError("loading was stopped")
+            yield done + arrived
+            if arrived == block.n_bytes:
+                done += arrived
         if self.plan.streamed:
             self._streamer = self._new_streamer()
-        stay = sum(self.blocks[index].n_bytes for index in self._resident)
-        self._note(
-            f"{len(self._resident)} of {len(self.blocks)} blocks are in memory, "
-            f"{shown_bytes(stay)} of {shown_bytes(self._n_bytes)}"
+        self.note(
+            f"{len(self.plan.resident)} of {len(self.blocks)} blocks are in memory, "
+            f"{shown_bytes(done)} of {shown_bytes(self._n_bytes)}"
         )
-
-    def _reserve(self) -> Iterator[tuple[int, list[Bytes]]]:
-        """Memory for every resident block; that of neighbouring parts of the head is one stretch."""
-        stretch = np.empty(0, np.uint8)
-        for block in self.blocks:
-            if block.index not in self.plan.resident:
-                continue
-            if block.kind is BlockKind.HEAD:
-                if not stretch.size:
-                    stretch = self._region.place(self._head_bytes_from(block))
-                pieces = [stretch[: block.n_bytes]]
-                stretch = stretch[block.n_bytes :]
-            else:
-                memory = self._region.place(sum(_whole_lines(piece.n_bytes) for piece in block.pieces))
-                pieces = []
-                for piece in block.pieces:
-                    pieces.append(memory[: piece.n_bytes])
-                    memory = memory[_whole_lines(piece.n_bytes) :]
-            yield block.index, pieces
-
-    def _head_bytes_from(self, block: Block) -> int:
-        """Bytes of this part of the head and of those that follow it without a gap."""
-        n_bytes = 0
-        for other in self._head_blocks[block.number :]:
-            if other.index not in self.plan.resident:
-                break
-            n_bytes += other.n_bytes
-        return n_bytes
 
     # -- for the backend
 
     def before_pass(self) -> None:
         """Give memory back when the rest of the system needs it; call between passes."""
+        self._passes += 1
         deficit = self._watch.deficit()
         if deficit:
             self._shrink(deficit)
+
+    def take_new(self) -> Iterator[tuple[Block, list[Bytes]]]:
+        """Layer blocks that came into memory since the last call, and their matrices."""
+        new, self._new = self._new, []
+        for block in new:
+            matrices = self.resident(block)
+            if matrices is not None and block.layer is not None:
+                yield block, matrices
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, Block | None]]:
         """Cut layer blocks first..last-1 into runs: from, to, and the block itself where one is streamed."""
         start = first
         for number in range(first, last):
             block = self.layer_blocks[number]
-            if block.index not in self._resident:
+            if self.resident(block) is None:
                 if start < number:
                     yield start, number, None
                 yield number, number + 1, block
@@ -161,7 +138,7 @@ class TieredWeights:
 
     def resident(self, block: Block) -> list[Bytes] | None:
         """The block's matrices where they stay; None for a block that is streamed."""
-        return self._resident.get(block.index)
+        return self._residents.get(block.index)
 
     def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
         """Wait for a streamed block; its matrices are there until `release`.
@@ -186,8 +163,8 @@ class TieredWeights:
         run: HeadRows | None = None
         for block in self._head_blocks:
             piece, resident = block.pieces[0], self.resident(block)
-            if run is not None and resident is not None and _follows(run.data, resident[0]):
-                run = run._replace(data=_joined(run.data, resident[0]))
+            if run is not None and resident is not None and follows(run.data, resident[0]):
+                run = run._replace(data=joined(run.data, resident[0]))
                 continue
             if run is not None:
                 yield run
@@ -226,7 +203,7 @@ class TieredWeights:
         """Stop reading and let go of everything; idempotent."""
         if self._streamer is not None:
             self._streamer.close()
-        self._resident.clear()
+        self._residents.clear()
         self._files.close()
 
     # -- for any thread
@@ -265,9 +242,10 @@ class TieredWeights:
             predicted_decode_tok_s=self.predicted_decode_tok_s,
             limited_by=present.limited_by,
             active=self._active,
-            in_flight=streamer.in_flight if streamer is not None else (),
+            in_flight=self._in_flight(streamer),
             events=tuple(self._events),
             events_dropped=self._n_events - len(self._events),
+            passes=self._passes,
         )
 
     @property
@@ -276,20 +254,52 @@ class TieredWeights:
         seconds = self.plan.predicted_decode_s
         return None if seconds is None else 1 / seconds
 
+    def _in_flight(self, streamer: Streamer | None) -> tuple[tuple[int, float], ...]:
+        if self._arriving is not None:
+            return (self._arriving,)
+        return streamer.in_flight if streamer is not None else ()
+
     def _set_plan(self, new: Plan) -> None:
         self.plan = new
         self._places = tuple(map(self._place_of, self.blocks))
 
     def _place_of(self, block: Block) -> BlockPlace:
-        types: dict[str, int] = {}
-        for piece in block.pieces:
-            types[piece.quant_type.name] = types.get(piece.quant_type.name, 0) + piece.n_bytes
-        tier = Tier.RAM if block.index in self.plan.resident else Tier.NVME
-        return BlockPlace(
-            block.name, str(block.kind), block.layer, block.n_bytes, max(types, key=types.__getitem__), tier
-        )
+        tier = Tier.NVME if self.resident(block) is None else Tier.RAM
+        return BlockPlace(block.name, str(block.kind), block.layer, block.n_bytes, block.main_type.name, tier)
 
     # -- moves
+
+    def change_budget(self, budget: int, stopped: Callable[[], bool]) -> bool:
+        """Keep what `budget` bytes hold, between two passes; False when `stopped` ended it early.
+
+        Blocks that had arrived by then stay. Raises BudgetError, nothing having changed, and StreamError or
+        MemoryError, after which the blocks that did arrive are used.
+        """
+        new, before = plan(self.blocks, budget, self._rates), self._residents.indices
+        coming = new.resident - before
+        self._budget = budget
+        if new != self.plan:
+            self._move_out(new)
+        if coming:
+            n_bytes = sum(self.blocks[index].n_bytes for index in coming)
+            self.note(f"{len(coming)} blocks, {shown_bytes(n_bytes)}, are being read into memory")
+        try:
+            with closing(self._bring(coming)) as blocks:
+                for _ in blocks:
+                    if stopped():
+                        break
+        finally:
+            if self._residents.indices != new.resident:
+                # Where the largest block did not come, the ring that it needs may take more than was granted.
+                here = self._residents.indices
+                self._budget = max(budget, least_memory(self.blocks, here))
+                self._move_out(plan(self.blocks, self._budget, self._rates, among=here))
+        after = self._residents.indices
+        self.note(
+            f"the memory for weights is {shown_bytes(self._budget)}: {len(after - before)} blocks came into "
+            f"memory and {len(before - after)} left it"
+        )
+        return new.resident == after
 
     def _shrink(self, deficit: int) -> None:
         """Let go of blocks worth `deficit` bytes and a ring to stream them through, or of what there is."""
@@ -297,22 +307,42 @@ class TieredWeights:
         smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident))
         if smaller >= self.plan.ram_bytes:
             if self._events[-1].text != _NOTHING_LEFT:
-                self._note(_NOTHING_LEFT)
+                self.note(_NOTHING_LEFT)
             return
-        new = plan(self.blocks, smaller, self._rates, among=resident)
         self._budget = smaller
+        gone = self._move_out(plan(self.blocks, smaller, self._rates, among=resident))
+        freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
+        self.note(
+            f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
+        )
+
+    def _move_out(self, new: Plan) -> frozenset[int]:
+        """Go over to a plan, giving up what does not stay in it; the blocks that went."""
         if self._streamer is not None:
             self._streamer.close()
             self._past, self._streamer = self._past.plus(self._streamer.stats), None
-        gone = resident - new.resident
+        gone = self._residents.indices - new.resident
         for index in gone:
-            for memory in self._resident.pop(index):
-                self._region.evict(memory)
+            self._residents.evict(index)
         self._set_plan(new)
-        freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
-        self._note(
-            f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
-        )
+        return gone
+
+    def _bring(self, wanted: frozenset[int]) -> Generator[tuple[Block, int]]:
+        """Read blocks that stay, one after another, as `Residents.bring`, and show how they come."""
+        try:
+            with closing(self._residents.bring(wanted)) as blocks:
+                for block, arrived in blocks:
+                    self._arriving = (block.index, arrived / block.n_bytes)
+                    if arrived == block.n_bytes:
+                        self._arriving = None
+                        self._new.append(block)
+                        places = list(self._places)
+                        places[block.index] = self._place_of(block)
+                        self._places = tuple(places)
+                    self._on_change(self.snapshot())
+                    yield block, arrived
+        finally:
+            self._arriving = None
 
     def _new_streamer(self) -> Streamer:
         return Streamer(
@@ -322,24 +352,8 @@ class TieredWeights:
             slot_bytes=self.plan.slot_bytes,
         )
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Tell a person of something that moved, or could not."""
         self._events.append(TierEvent(time.time(), text))
         self._n_events += 1
         self._on_change(self.snapshot())
-
-
-def _whole_lines(n_bytes: int) -> int:
-    return -(-n_bytes // _LINE) * _LINE
-
-
-def _follows(first: Bytes, second: Bytes) -> bool:
-    return bool(first.ctypes.data + first.size == second.ctypes.data)
-
-
-def _joined(first: Bytes, second: Bytes) -> Bytes:
-    """Two views of one stretch of memory, the second right after the first, as one."""
-    whole = first.base
-    assert isinstance(whole, np.ndarray)
-    start = first.ctypes.data - whole.ctypes.data
-    joined: Bytes = whole[start : start + first.size + second.size]
-    return joined

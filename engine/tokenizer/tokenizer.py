@@ -37,7 +37,7 @@ class SubwordModel(Protocol):
 
 
 class Tokenizer:
-    """The tokenizer of one model. Immutable; one thread at a time."""
+    """The tokenizer of one model. Immutable; any number of threads may `encode` at a time."""
 
     def __init__(self, vocabulary: Vocabulary, model: SubwordModel, *, add_bos: bool) -> None:
         """Join a checked vocabulary and its model; callers use `load_tokenizer`."""

@@ -114,15 +114,26 @@ static struct tile_step *tile_of(const struct activations *a, int64_t t) {
   return (struct tile_step *)a->rounded + t / GEMM_COLUMNS * LANES * a->spans;
 }
 
+/* Where one group of a row goes, whichever layout the product reads. */
+struct group_place {
+  int8_t *q;
+  float *scale, *sum;
+};
+static struct group_place place_of_group(const struct activations *a, int64_t t, int64_t s, int lane) {
+  if (a->count > MOST_FOR_GEMV) {
+    struct tile_step *step = tile_of(a, t) + lane * a->spans + s;
+    const int64_t c = t % GEMM_COLUMNS;
+    return (struct group_place){step->q[c], &step->scale[c], &step->sum[c]};
+  }
+  struct row_span *row = a->rounded + t * a->spans + s;
+  return (struct group_place){row->q + offset_of_lane(lane), &row->scale[lane], &row->sum[lane]};
+}
+
 /* Groups of 16 to int8 with their own scale: x = scale * q. Positions past k are zero. A number that is not finite
  * would vanish in the rounding: the scales of its span become NaN instead, and so does every product with it. */
 static void round_row(const struct activations *a, int64_t t, int64_t k, int64_t first, int64_t last) {
-  const bool tiled = a->count > MOST_FOR_GEMV;
   const float *x = a->x + t * a->stride;
-  const int64_t c = t % GEMM_COLUMNS;
   for (int64_t s = first; s < last; s++) {
-    struct row_span *row = a->rounded + t * a->spans + s;
-    struct tile_step *steps = tile_of(a, t) + s;
     vf finite = vf_set1(0); /* stays 0 */
     for (int lane = 0; lane < LANES; lane++) {
       const int64_t at = s * SPAN + group_of_lane(lane) * GROUP;
@@ -130,11 +141,12 @@ static void round_row(const struct activations *a, int64_t t, int64_t k, int64_t
       finite = vf_add(finite, vf_sub(v, v));
       const float top = vf_hmax(vf_abs(v)), scale = top / 127.0f;
       vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
-      vi_store_i8(tiled ? steps[lane * a->spans].q[c] : row->q + offset_of_lane(lane), q);
-      *(tiled ? &steps[lane * a->spans].scale[c] : &row->scale[lane]) = scale;
-      *(tiled ? &steps[lane * a->spans].sum[c] : &row->sum[lane]) = scale * (float)vi_hsum(q);
+      const struct group_place place = place_of_group(a, t, s, lane);
+      vi_store_i8(place.q, q);
+      *place.scale = scale;
+      *place.sum = scale * (float)vi_hsum(q);
     }
     if (vf_hsum(finite) != 0)
-      for (int lane = 0; lane < LANES; lane++) *(tiled ? &steps[lane * a->spans].scale[c] : &row->scale[lane]) = NAN;
+      for (int lane = 0; lane < LANES; lane++) *place_of_group(a, t, s, lane).scale = NAN;
   }
 }

@@ -11,6 +11,7 @@ from typing import cast
 
 from textual.pilot import Pilot
 
+from app import locations
 from app.app import TiercelApp
 from app.screens.chat import ChatScreen
 from app.widgets.prompt import Prompt
@@ -86,8 +87,14 @@ async def running(
     *,
     size: tuple[int, int] = (100, 30),
     model: Path | None = Path("/models/fake.gguf"),
+    welcomed: bool = True,
 ) -> AsyncIterator[Driver]:
-    """Run the application on a fake engine and shut it down afterwards."""
+    """Run the application on a fake engine, as who has been here before, and shut it down afterwards."""
+    settings = locations.settings_file()
+    text = settings.read_text() if settings.exists() else ""
+    if welcomed and "welcomed" not in text:
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("welcomed = true\n" + text)
     app = TiercelApp(lambda: FakeEngine(script), model)
     try:
         async with app.run_test(size=size) as pilot:

@@ -11,13 +11,16 @@ from app.bridge import Bridge, LiveReply
 from app.conversation import Conversation, TurnStatus
 from app.store import Store
 from engine import (
+    Budget,
     ContextError,
     EngineSnapshot,
     EngineState,
     FinishReason,
     GenerationStats,
     LoadOptions,
+    Overflow,
     Reply,
+    ReplyStatus,
     Request,
     SamplingParams,
 )
@@ -36,8 +39,23 @@ class StillEngine:
         self.snapshot = EngineSnapshot(seq=1, state=EngineState.READY, model=model)
         self.reply: Reply | None = None
 
+        self.calls: list[str] = []
+
     def load(self, options: LoadOptions) -> None:
-        pass
+        self.calls.append("load")
+
+    def stop_loading(self) -> None:
+        self.calls.append("stop_loading")
+
+    def unload(self) -> None:
+        self.calls.append("unload")
+        self.snapshot = EngineSnapshot(seq=self.snapshot.seq + 1)
+
+    def set_ram_budget(self, budget: Budget | None) -> None:
+        self.calls.append(f"budget {budget}")
+
+    def count_tokens(self, text: str) -> int | None:
+        return len(text)
 
     def ask(self, request: Request) -> Reply:
         self.reply = Reply(request)
@@ -69,15 +87,15 @@ class Nobody:
             FinishReason.LENGTH,
             90,
             None,
-            "ended here: the context of 100 tokens is full; ^N begins a new conversation, or raise `context`"
-            " in settings.toml",
+            "ended here: the context of 100 tokens is full; ^N begins a new conversation, F3 and then ^O choose"
+            " a larger context",
         ),
         (
             FinishReason.ERROR,
             0,
             ContextError("too long: load the model with a larger context (-c)"),
-            "too long: load the model with a larger context (`context` in settings.toml); ^N begins a new"
-            " conversation",
+            "too long: load the model with a larger context (F3, then ^O); ^N begins a new conversation, "
+            "/overflow drops the oldest turns",
         ),
     ],
 )
@@ -108,6 +126,53 @@ def _asked(tmp_path: Path, name: str = "M") -> tuple[Bridge, StillEngine, LiveRe
     bridge.attach(engine)
     conversation = Conversation()
     conversation.add("user", "hello")
-    live = bridge.ask(conversation, "", SamplingParams())
+    live = bridge.ask(conversation, "", SamplingParams(), Overflow.DROP_OLDEST)
     bridge.pull()
     return bridge, engine, live
+
+
+def test_a_model_nobody_speaks_to_is_let_go_and_comes_back_with_the_next_message(tmp_path: Path) -> None:
+    bridge, engine, live = _asked(tmp_path)
+    assert engine.reply is not None
+    bridge.unload_after_s = 1e-9
+    bridge.pull()
+    assert "unload" not in engine.calls, "a reply still grows"
+    engine.reply.finish(FinishReason.STOP, GenerationStats())
+    bridge.pull()
+    bridge.pull()
+    assert engine.calls.count("unload") == 1
+    bridge.pull()
+    assert not bridge.active, "nothing is under way while it rests"
+    bridge.ask(live.conversation, "", SamplingParams(), Overflow.STOP)
+    assert engine.calls[-1] == "load"
+    assert bridge.active
+
+
+def test_escape_while_a_model_loads_stops_loading(tmp_path: Path) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    engine.snapshot = EngineSnapshot(seq=2, state=EngineState.LOADING)
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    assert bridge.stop(Conversation())
+    assert engine.calls[-1] == "stop_loading"
+    assert not bridge.active
+
+
+def test_what_was_left_out_and_what_changed_on_the_way_is_kept_with_the_reply(tmp_path: Path) -> None:
+    bridge, engine, live = _asked(tmp_path)
+    assert engine.reply is not None
+    first = live.turn.made_by
+    assert (first["backend"], first["context"]) == (engine.snapshot.backend, 100)
+    assert "seen_from" not in first
+    engine.reply.finish(FinishReason.STOP, GenerationStats(prompt_tokens=5))
+    bridge.pull()
+    live.conversation.add("user", "more")
+    second = bridge.ask(live.conversation, "", SamplingParams(), Overflow.DROP_OLDEST)
+    second.conversation.turns[1].text = "so"
+    bridge.pull()
+    bridge.steer(live.conversation, SamplingParams(temperature=0))
+    assert second.pending
+    reply = engine.reply
+    reply.update(ReplyStatus.PREFILL, GenerationStats(prompt_tokens=5, dropped_messages=2))
+    bridge.pull()
+    assert second.turn.made_by["seen_from"] == live.conversation.turns[2].id

@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from textual.widgets import Markdown, OptionList
+from textual.widgets import Markdown
 
 import app.store.store as store_module
 from app.conversation import Conversation, TurnStatus
@@ -19,6 +19,7 @@ from app.widgets.status import NoticeBar
 from app.widgets.transcript import Transcript
 from tests.app.driving import running
 from tests.fakes import Script
+from tests.tiny_gguf import write_tiny_model
 
 LONG = "word " * 400
 
@@ -233,12 +234,9 @@ async def test_with_several_models_a_person_chooses(home: Path) -> None:
     folder = home / "tiercel" / "data" / "models"
     folder.mkdir(parents=True)
     for name in ("a", "b[bold]"):
-        (folder / f"{name}.gguf").write_bytes(b"")
+        write_tiny_model(folder / f"{name}.gguf")
     async with running(model=None) as driver:
-        await driver.until(lambda: driver.app.screen.query("#models-list"), "the picker")
-        models = driver.app.screen.query_one("#models-list", OptionList)
-        await driver.until(lambda: len(models.options) == 2, "two models")
-        assert "b[bold]" in driver.screen_text()
+        await driver.until(lambda: "b[bold]" in driver.screen_text(), "the picker")
         await driver.pilot.press("down", "enter")
         await driver.ready()
         assert [path.name for path in driver.engine.loaded] == ["b[bold].gguf"]
@@ -328,7 +326,7 @@ async def test_a_message_sent_while_another_conversation_is_taken_away_is_shown(
         await driver.say("first")
         await driver.answered()
         async with driver.chat.query_one(Transcript).lock:  # a layout, say, that takes its time
-            begun = asyncio.create_task(driver.chat.new_chat())
+            begun = asyncio.create_task(driver.chat.action_new_chat())
             await asyncio.sleep(0)
             driver.prompt.post_message(Prompt.Submitted("hello"))
             await asyncio.sleep(0.1)
@@ -342,7 +340,7 @@ async def test_keys_after_a_new_conversation_was_asked_for_go_to_its_message(hom
         await driver.ready()
         driver.chat.query_one(ConversationList).focus()
         await driver.settled()
-        begun = asyncio.create_task(driver.chat.new_chat())
+        begun = asyncio.create_task(driver.chat.action_new_chat())
         await asyncio.sleep(0)
         assert driver.app.focused is driver.prompt
         await begun
@@ -354,7 +352,12 @@ async def test_the_conversation_chosen_last_is_shown(home: Path) -> None:
         shown = [Conversation(title=str(number)) for number in range(5)]
         for conversation in shown:
             conversation.add("user", conversation.title)
-        await asyncio.gather(*map(driver.chat._show, shown))
+
+        async def show(conversation: Conversation) -> None:
+            driver.chat.workspace.open(conversation)
+            await driver.chat.show_conversation()
+
+        await asyncio.gather(*map(show, shown))
         await driver.settled()
         assert [view.turn.text for view in driver.turns] == ["4"]
 
@@ -372,7 +375,7 @@ async def test_going_to_the_list_begins_at_the_open_conversation(home: Path) -> 
             await driver.until(lambda title=title: driver.turns[0].turn.text == title, title)
         await driver.pilot.press("f2")
         assert chats.highlighted_option is not None
-        assert chats.highlighted_option.id == str(driver.chat._conversation.id)
+        assert chats.highlighted_option.id == str(driver.chat.workspace.current.id)
 
 
 async def test_a_hint_goes_away_but_an_error_stays(home: Path) -> None:
@@ -391,11 +394,11 @@ async def test_a_hint_goes_away_but_an_error_stays(home: Path) -> None:
 async def test_long_conversations_stay_bounded_and_scroll_back(home: Path) -> None:
     async with running(Script(token_s=0), size=(80, 24)) as driver:
         await driver.ready()
-        conversation = driver.chat._conversation
+        conversation = driver.chat.workspace.current
         for number in range(150):
             conversation.add("user", f"question {number}")
             conversation.add("assistant", f"answer {number}")
-        await driver.chat._show(conversation)
+        await driver.chat.show_conversation()
         await driver.settled()
         assert len(driver.turns) == 16
         assert "answer 149" in driver.screen_text()

@@ -10,6 +10,7 @@ from textual.events import Key
 
 from app.widgets.conversation_list import ConversationList
 from tests.app.driving import Driver, running
+from tests.tiny_gguf import write_tiny_model
 
 
 def _press(driver: Driver, *keys: str) -> None:
@@ -37,9 +38,9 @@ async def test_a_model_chosen_twice_is_loaded_once(home: Path) -> None:
     folder = home / "tiercel" / "data" / "models"
     folder.mkdir(parents=True)
     for name in "ab":
-        (folder / f"{name}.gguf").write_bytes(b"")
+        write_tiny_model(folder / f"{name}.gguf")
     async with running(model=None) as driver:
-        await driver.until(lambda: "a.gguf" in driver.screen_text(), "the list")
+        await driver.until(lambda: "fits" in driver.screen_text(), "the list")
         _press(driver, "enter", "enter")
         await driver.ready()
         await asyncio.sleep(0.1)

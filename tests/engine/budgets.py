@@ -7,8 +7,8 @@ from pathlib import Path
 from engine.config import Precision
 from engine.gguf import open_gguf
 from engine.kv_cache import kv_bytes
-from engine.loading import _scratch_bytes
 from engine.model_config import read_model_config
+from engine.requirements import scratch_bytes
 from engine.tiers.blocks import BlockKind, slot_bytes_for, weight_blocks
 from engine.tiers.budget import Budget
 from engine.tiers.planner import least_memory
@@ -17,7 +17,7 @@ from engine.tiers.planner import least_memory
 def memory_beside_weights(path: Path, context: int, chunk: int = 512) -> int:
     """Bytes that loading counts for cache and computing."""
     config = read_model_config(open_gguf(path))
-    return _scratch_bytes(config, min(chunk, context)) + kv_bytes(config, context, Precision.FAST)
+    return scratch_bytes(config, min(chunk, context)) + kv_bytes(config, context, Precision.FAST)
 
 
 def least_for_weights(path: Path) -> int:

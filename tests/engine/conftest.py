@@ -1,12 +1,13 @@
-"""Tiny models on the NumPy backend, for the engine's own tests."""
+"""Tiny models for the engine's own tests, and an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from engine import Engine, EngineState
 from engine.backends.numpy_backend import NumpyBackend
 from engine.config import Precision
 from engine.gguf import open_gguf
@@ -14,7 +15,8 @@ from engine.model import Transformer
 from engine.model_config import read_model_config
 from engine.session import Session
 from engine.weights import ModelWeights
-from tests.tiny_gguf import write_tiny_model
+from kernels.quant_types import QuantType
+from tests.tiny_gguf import CHATML, write_tiny_model
 
 OpenModel = Callable[[Path], Transformer]
 
@@ -38,3 +40,34 @@ def tiny_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def session(tiny_model: Transformer) -> Session:
     """An empty cache of 96 positions."""
     return Session(tiny_model.backend.new_kv(96))
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("chat") / "chat.gguf", chat_template=CHATML)
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("base") / "base.gguf", architecture="gemma3")
+
+
+@pytest.fixture(scope="session")
+def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Many blocks, to be streamed."""
+    pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
+    return write_tiny_model(
+        tmp_path_factory.mktemp("deep") / "deep.gguf",
+        chat_template=CHATML,
+        quant_type=QuantType.Q4_K,
+        layers=6,
+        vocab_size=2000,
+    )
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    engine = Engine()
+    yield engine
+    engine.close()
+    assert engine.snapshot.state is EngineState.CLOSED

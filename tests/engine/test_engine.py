@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from engine import (
     GGUFError,
     LoadOptions,
     Message,
-    Reply,
     Request,
     SamplingParams,
     StreamError,
@@ -26,50 +24,8 @@ from engine import (
     Tier,
     TierSnapshot,
 )
-from kernels.quant_types import QuantType
-from tests.engine.budgets import budget_for
+from tests.engine.asking import GREEDY, streamed, user, wait, wait_for
 from tests.engine.tiers.faulty_disk import nothing_leaks, refuse_direct_reads, spoil
-from tests.tiny_gguf import CHATML, write_tiny_model
-
-GREEDY = SamplingParams(temperature=0)
-
-
-@pytest.fixture(scope="session")
-def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("chat") / "chat.gguf", chat_template=CHATML)
-
-
-@pytest.fixture(scope="session")
-def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("base") / "base.gguf", architecture="gemma3")
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine()
-    yield engine
-    engine.close()
-    assert engine.snapshot.state is EngineState.CLOSED
-
-
-def wait(reply: Reply) -> Reply:
-    deadline = time.monotonic() + 30
-    while not reply.done:
-        reply.wait(1 << 60, 0.05)
-        assert time.monotonic() < deadline
-    return reply
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        time.sleep(0.005)
-        assert time.monotonic() < deadline
-
-
-def user(*texts: str) -> tuple[Message, ...]:
-    """User and assistant in turns, the user first."""
-    return tuple(Message(("user", "assistant")[i % 2], text) for i, text in enumerate(texts))
 
 
 def test_a_loaded_model_answers_and_the_snapshot_says_what_it_is(engine: Engine, chat_model: Path) -> None:
@@ -271,22 +227,6 @@ def test_the_queue_is_counted(engine: Engine, chat_model: Path) -> None:
 
 
 # -- weights that are read from disk
-
-
-@pytest.fixture(scope="session")
-def deep_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
-    return write_tiny_model(
-        tmp_path_factory.mktemp("deep") / "deep.gguf",
-        chat_template=CHATML,
-        quant_type=QuantType.Q4_K,
-        layers=6,
-        vocab_size=2000,
-    )
-
-
-def streamed(path: Path, share: float = 0.3) -> LoadOptions:
-    return LoadOptions(path, context=256, threads=1, ram_budget=budget_for(path, 256, share))
 
 
 CONVERSATIONS = [user("hello"), user("hello", "yes", "and then?"), user("world"), user("hello", "yes", "no?")]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ from app.store import Store
 from engine import GenerationStats, SamplingParams
 
 REPO = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "data" / "c.db")
-    store.start()
-    yield store
-    store.close()
 
 
 def chat(store: Store, question: str = "Question?", answer: str = "Answer.") -> Conversation:
@@ -58,14 +50,16 @@ def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
     assert store.load(info).turns == conversation.turns
 
 
-def test_only_the_branch_that_is_shown_is_loaded(store: Store) -> None:
+def test_the_whole_tree_is_loaded_and_the_last_line_shown(store: Store) -> None:
     conversation = chat(store)
-    conversation.turns.pop()
+    conversation.cut(conversation.turns[1])
     other = conversation.add("assistant", "Another answer.")
     store.add(conversation, other)
     store.flush(5)
     (info,) = store.conversations()
-    assert [turn.text for turn in store.load(info).turns] == ["Question?", "Another answer."]
+    loaded = store.load(info)
+    assert [turn.text for turn in loaded.turns] == ["Question?", "Another answer."]
+    assert [turn.text for turn in loaded.siblings(loaded.turns[1])] == ["Answer.", "Another answer."]
 
 
 def test_conversations_come_newest_first(store: Store) -> None:
@@ -308,7 +302,7 @@ from pathlib import Path
 from app.bridge import Bridge
 from app.conversation import Conversation
 from app.store import Store
-from engine import LoadOptions, SamplingParams
+from engine import LoadOptions, Overflow, SamplingParams
 from tests.fakes import FakeEngine, Script
 
 class Nobody:
@@ -322,7 +316,7 @@ bridge.attach(FakeEngine(Script(replies=("word " * 100000,), token_s=0.005)))
 bridge.load(LoadOptions(Path("x.gguf")))
 conversation = Conversation()
 message = conversation.add("user", "tell me")
-live = bridge.ask(conversation, "", SamplingParams())
+live = bridge.ask(conversation, "", SamplingParams(), Overflow.STOP)
 store.add(conversation, message, live.turn)
 while True:
     bridge.pull(); time.sleep(0.1)

@@ -20,6 +20,7 @@ from engine.gguf import open_gguf
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.rates import Rates
 from kernels.quant_types import QuantType
+from tests.engine.budgets import room_for
 from tests.engine.tiers.faulty_disk import PREADV, nothing_leaks, refuse_direct_reads, spoil
 from tests.tiny_gguf import write_tiny_model
 
@@ -412,6 +413,152 @@ def test_a_ring_that_cannot_be_had_fails_the_pass_and_is_tried_again(
                 with pytest.raises(MemoryError):
                     all_logits(model)
         np.testing.assert_array_equal(all_logits(model), resident("untied"))
+
+
+# -- other budgets while it runs
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_changed_between_passes_change_no_logits(
+    paths: dict[str, Path], resident: Callable[..., np.ndarray], name: str
+) -> None:
+    random = np.random.default_rng(7)
+    with opened(paths[name], 0.5) as model:
+        tiers = tiers_of(model)
+        for _ in range(25):
+            budget = room_for(paths[name], float(random.choice([0, 0.1, 0.3, 0.6, 0.9, 1])))
+            assert tiers.change_budget(budget, never)
+            assert tiers.plan.ram_bytes <= budget == tiers.snapshot().budget_bytes
+            first = int(random.integers(0, 20))
+            kv = model.backend.new_kv(64)
+            for start, end in ((0, 7), (7, 14), (14, 20))[: 1 + first % 3]:
+                logits = model.logits(model.hidden(IDS[start:end], start, kv, GO_ON), GO_ON)
+                np.testing.assert_array_equal(logits, resident(name)[start:end])
+        assert tiers.change_budget(room_for(paths[name], 1), never)
+        assert tiers.plan.streamed == ()
+        np.testing.assert_array_equal(all_logits(model), resident(name))
+
+
+def test_a_pass_may_be_changed_between_layers_and_head(
+    paths: dict[str, Path], resident: Callable[..., np.ndarray]
+) -> None:
+    with opened(paths["untied"], 1.0) as model:
+        tiers, kv = tiers_of(model), model.backend.new_kv(64)
+        for share in (0.0, 1.0, 0.4):
+            hidden = model.hidden(IDS[:7], 0, kv, GO_ON)
+            tiers.change_budget(room_for(paths["untied"], share), never)
+            np.testing.assert_array_equal(model.logits(hidden, GO_ON), resident("untied")[:7])
+
+
+def test_a_larger_budget_shows_blocks_arriving_and_a_smaller_one_gives_memory_back(
+    paths: dict[str, Path],
+) -> None:
+    shown: list[TierSnapshot] = []
+    path = paths["untied"]
+    with opened(path, 0.0, on_change=shown.append) as model:
+        tiers = tiers_of(model)
+        few = {b.index for b in tiers.blocks if tiers.resident(b) is not None}
+        shown.clear()
+        assert tiers.change_budget(room_for(path, 1), never)
+        in_memory = [sum(place.tier is Tier.RAM for place in snapshot.blocks) for snapshot in shown]
+        assert in_memory == sorted(in_memory)
+        assert set(in_memory) == set(range(len(few), len(tiers.blocks) + 1)), "one after another"
+        arriving = [snapshot.in_flight[0][0] for snapshot in shown if snapshot.in_flight]
+        assert arriving == sorted(arriving)
+        assert set(arriving) == set(range(len(tiers.blocks))) - few
+        assert "are being read into memory" in shown[0].events[-1].text
+        assert f"{len(tiers.blocks) - len(few)} blocks came into memory" in shown[-1].events[-1].text
+        held = {b.index: tiers.resident(b) for b in tiers.blocks}
+        assert tiers.change_budget(room_for(path, 0), never)
+        gone = [b for b in tiers.blocks if tiers.resident(b) is None]
+        assert len(gone) == len(tiers.blocks) - len(few)
+        assert not any(whole_pages(memory).any() for block in gone for memory in held[block.index] or ())
+        assert f"and {len(gone)} left it" in tiers.snapshot().events[-1].text
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 9])
+def test_blocks_that_have_arrived_when_it_is_stopped_are_used(
+    paths: dict[str, Path], resident: Callable[..., np.ndarray], after: int
+) -> None:
+    path, asked = paths["untied"], [0]
+
+    def stopped() -> bool:
+        asked[0] += 1
+        return asked[0] > after
+
+    with opened(path, 0.0) as model:
+        tiers = tiers_of(model)
+        assert not tiers.change_budget(room_for(path, 1), stopped)
+        assert tiers.plan.streamed
+        np.testing.assert_array_equal(all_logits(model), resident("untied"))
+        for block, place in zip(tiers.blocks, tiers.snapshot().blocks, strict=True):
+            assert (tiers.resident(block) is not None) == (place.tier is Tier.RAM)
+        assert tiers.change_budget(room_for(path, 1), never), "going on reads what is missing"
+        assert tiers.plan.streamed == ()
+        np.testing.assert_array_equal(all_logits(model), resident("untied"))
+
+
+def test_a_disk_that_fails_while_blocks_come_leaves_a_model_that_works(
+    paths: dict[str, Path], resident: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = paths["split"]
+    with opened(path, 0.2) as model:
+        tiers = tiers_of(model)
+        with monkeypatch.context() as patched:
+            spoil(patched, "EIO", 5)
+            with pytest.raises(StreamError):
+                tiers.change_budget(room_for(path, 1), never)
+        np.testing.assert_array_equal(all_logits(model), resident("split"))
+
+
+def test_memory_that_cannot_be_had_leaves_the_blocks_that_are_there(
+    paths: dict[str, Path], resident: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(n_bytes: int) -> None:
+        raise MemoryError
+
+    path = paths["tied"]
+    with opened(path, 0.5) as model:
+        tiers = tiers_of(model)
+        n_resident = len(tiers.plan.resident)
+        with monkeypatch.context() as patched:
+            patched.setattr("engine.tiers.residents.Region", fail)
+            with pytest.raises(MemoryError):
+                tiers.change_budget(room_for(path, 1), never)
+        assert len(tiers.plan.resident) == n_resident
+        np.testing.assert_array_equal(all_logits(model), resident("tied"))
+
+
+def test_a_budget_that_is_too_small_changes_nothing(paths: dict[str, Path]) -> None:
+    with opened(paths["tied"], 0.5) as model:
+        tiers = tiers_of(model)
+        before = tiers.snapshot()
+        with pytest.raises(BudgetError):
+            tiers.change_budget(room_for(paths["tied"], 0) - 1, never)
+        assert tiers.snapshot().blocks == before.blocks
+        assert tiers.snapshot().budget_bytes == before.budget_bytes
+
+
+def test_budgets_up_and_down_leave_nothing_behind(paths: dict[str, Path]) -> None:
+    def use() -> None:
+        with opened(paths["split"], 0.0) as model:
+            for share in (1.0, 0.0, 0.5, 1.0):
+                tiers_of(model).change_budget(room_for(paths["split"], share), never)
+                all_logits(model)
+
+    with nothing_leaks():
+        use()
+
+
+def test_passes_are_counted(paths: dict[str, Path]) -> None:
+    with opened(paths["tied"], 0.5) as model:
+        assert tiers_of(model).snapshot().passes == 0
+        all_logits(model)
+        assert tiers_of(model).snapshot().passes == 9
 
 
 # -- what is shown

@@ -1,0 +1,237 @@
+"""The dialogs over the chat, and what follows from what a person chose in them.
+
+A part of the application, in a file of its own. Each dialog is imported when it is opened: what it needs is
+not needed for the first frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+
+from app import locations
+from app.background import in_thread
+from app.i18n import _
+from app.sanitize import sanitize_line
+from app.screens.chat import ChatScreen
+from app.settings import ModelSettings, SettingsFile
+from app.store import Store
+from engine import Budget, EngineError, LoadOptions, available_memory, parse_budget
+
+if TYPE_CHECKING:
+    from app.fetch import Fetches
+    from app.personas import Persona
+
+
+class DialogActions(App[int]):
+    """The actions that open a dialog; `TiercelApp` has what they need."""
+
+    chat: ChatScreen
+    settings_file: SettingsFile
+    store: Store
+    ram_budget: Budget | None = None
+    """The budget of the command line, which holds for every model."""
+
+    @cached_property
+    def fetches(self) -> Fetches:
+        """The download of a model, which goes on when the screen that began it is closed."""
+        from app.fetch import Fetches
+
+        return Fetches()
+
+    @property
+    def in_dialog(self) -> bool:
+        """Whether a dialog is open: a key pressed twice opens one only."""
+        return len(self.screen_stack) > 1
+
+    def load_model(self, path: Path) -> None:
+        """Load a model as the settings say, those for it alone before those for all."""
+        settings = self.settings_file.values
+        own = settings.models.get(str(path), ModelSettings())
+        self.chat.load(
+            LoadOptions(
+                path,
+                context=own.context or settings.context,
+                threads=settings.threads,
+                ram_budget=self.ram_budget or own.ram_budget or settings.ram_budget,
+                rates_file=locations.rates_file(),
+            )
+        )
+
+    def change_model_settings(self, path: Path, **changes: Any) -> None:
+        """Remember settings of one model."""
+        settings = self.settings_file.values
+        own = replace(settings.models.get(str(path), ModelSettings()), **changes)
+        self.chat.change_settings(models={**settings.models, str(path): own})
+
+    # -- the model
+
+    def action_models(self, name: str = "") -> None:
+        """Choose a model; with a name, load the one it begins."""
+        from app.screens.models import Load, ModelsScreen, Unload
+
+        if self.in_dialog:
+            return
+        model = self.chat.bridge.snapshot.model
+
+        def use(choice: Load | Unload | None) -> None:
+            if isinstance(choice, Load):
+                self.load_model(choice.path)
+            elif isinstance(choice, Unload):
+                self.action_unload()
+
+        tiers = self.chat.bridge.snapshot.tiers
+        freed = tiers.ram_bytes + tiers.ring_bytes if tiers is not None else 0
+        screen = ModelsScreen(
+            self.settings_file,
+            model.path if model is not None else None,
+            name,
+            fetches=self.fetches,
+            freed_bytes=freed + (model.kv_bytes if model is not None else 0),
+        )
+        self.push_screen(screen, use)
+
+    def action_unload(self) -> None:
+        """Unload the model."""
+        self.chat.bridge.unload()
+        self.chat.hint(_("the model is unloaded, its memory is free; F3 loads one"))
+
+    def action_budget(self, size: str = "") -> None:
+        """Change how much memory the weights may take."""
+        if size:
+            try:
+                self._use_budget(parse_budget(size))
+            except ValueError as error:
+                self.chat.hint(str(error))
+            return
+        from app.screens.budget import BudgetScreen
+
+        if not self.in_dialog:
+            self.push_screen(
+                BudgetScreen(lambda: self.chat.bridge.snapshot, available_memory, self._use_budget)
+            )
+
+    def _use_budget(self, budget: Budget | None) -> None:
+        bridge = self.chat.bridge
+        bridge.set_ram_budget(budget)
+        if bridge.snapshot.model is not None:
+            self.change_model_settings(bridge.snapshot.model.path, ram_budget=budget)
+
+    def action_tiers(self) -> None:
+        """Show more of where the weights are: a strip, a panel, the whole screen, nothing."""
+        if self.in_dialog:
+            return
+        sizes = ("off", "strip", "panel") if self.chat.has_class("-wider") else ("off", "strip")
+        present = self.settings_file.values.tiers
+        place = sizes.index(present) if present in sizes else len(sizes) - 1
+        if place < len(sizes) - 1:
+            self._show_tiers(sizes[place + 1])
+            return
+        from app.screens.tiers import TiersScreen
+
+        self.push_screen(
+            TiersScreen(lambda: self.chat.bridge.snapshot, self.chat.tier_watch),
+            lambda _result: self._show_tiers("off"),
+        )
+
+    def _show_tiers(self, size: str) -> None:
+        self.chat.change_settings(tiers=size)
+        self.chat.show_tiers(size)
+
+    # -- conversations and personas
+
+    def action_history(self, words: str = "") -> None:
+        """Search everything that was ever said."""
+        from app.screens.history import HistoryScreen
+
+        if self.in_dialog:
+            return
+        screen = HistoryScreen(self.store, words)
+
+        async def go(place: tuple[int, int] | None) -> None:
+            await self.chat.forget(screen.deleted)
+            if place is not None:
+                await self.chat.open_conversation(*place)
+
+        self.push_screen(screen, go)
+
+    def action_personas(self, name: str = "") -> None:
+        """Choose a persona."""
+        from app.personas import find_persona, load_personas, personas_dir
+        from app.screens.personas import PersonasScreen
+
+        if name:
+            personas, problems = load_personas(personas_dir())
+            persona = find_persona(personas, name)
+            if persona is not None:
+                self._use_persona(persona)
+            else:
+                why = _("there is no persona {name}: /persona shows all").format(name=name)
+                self.chat.hint("; ".join([why, *problems[:1]]))
+            return
+
+        def use(persona: Persona | None) -> None:
+            if persona is not None:
+                self._use_persona(persona)
+
+        settings = self.settings_file.values
+        if not self.in_dialog:
+            screen = PersonasScreen(
+                personas_dir(), settings.sampling, settings.model_folders, self.chat.workspace.current.persona
+            )
+            self.push_screen(screen, use)
+
+    def _use_persona(self, persona: Persona) -> None:
+        """Lead the present conversation as a persona says, and load its model."""
+        conversation = self.chat.workspace.current
+        conversation.persona, conversation.system = persona.name, persona.system or None
+        conversation.sampling = persona.drawn(self.settings_file.values.sampling)
+        self.chat.keep_conversation()
+        self.chat.hint(_("persona of this conversation: {name}").format(name=sanitize_line(persona.name)))
+        if persona.model:
+            self.run_worker(self._load_named(persona.model))
+
+    async def _load_named(self, name: str) -> None:
+        from app.models import resolve_model
+
+        try:
+            path = await in_thread(lambda: resolve_model(name))
+        except EngineError as error:
+            self.chat.notice("hint", str(error))
+            return
+        present = self.chat.bridge.snapshot.model
+        if present is None or present.path != path:
+            self.load_model(path)
+
+    # -- help
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        from app.screens.help import HelpScreen
+
+        if not self.in_dialog:
+            self.push_screen(HelpScreen())
+
+    def action_command_palette(self) -> None:
+        """Show all commands."""
+        from app.screens.dialog import Palette
+
+        if not self.in_dialog:
+            self.push_screen(Palette())
+
+    def action_settings(self) -> None:
+        """Show all settings."""
+        from app.personas import load_personas, personas_dir
+        from app.screens.settings import SettingsScreen
+
+        if not self.in_dialog:
+            names = [persona.name for persona in load_personas(personas_dir())[0]]
+            self.push_screen(SettingsScreen(self.settings_file, self.change_setting, names))
+
+    def change_setting(self, **changes: object) -> None:
+        """Remember settings and show what follows from them."""
+        raise NotImplementedError

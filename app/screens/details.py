@@ -1,0 +1,101 @@
+"""What made one message: model, settings, counts and times, as they were stored with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from app.conversation import Turn
+from app.i18n import _
+from app.sanitize import sanitize, sanitize_line
+from app.screens.dialog import Dialog
+from engine import SamplingParams
+
+
+class DetailsScreen(Dialog[None]):
+    """A list of facts over the chat."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "Close")]
+
+    def __init__(self, turn: Turn, title: str) -> None:
+        """Show `turn` of the conversation called `title`."""
+        super().__init__()
+        self._turn = turn
+        self._title = title
+
+    def compose(self) -> ComposeResult:
+        """Build the list."""
+        rows = list(_facts(self._turn))
+        width = max(len(name) for name, _value in rows) + 2
+        lines = [
+            Content.assemble((name.ljust(width), "$muted"), sanitize_line(str(value))) for name, value in rows
+        ]
+        for part in self._turn.attachments:
+            lines += [
+                Content(""),
+                Content.styled(sanitize_line(part.name), "bold"),
+                Content(sanitize(part.text)),
+            ]
+        panel = VerticalScroll(Static(Content("\n").join(lines)), id="help-panel")
+        panel.border_title = self._title or _("Details")
+        yield panel
+
+
+def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
+    """Yield name and value of everything known."""
+    yield _("written"), datetime.fromtimestamp(turn.created_at / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    if turn.role == "user":
+        return
+    stats = turn.stats
+    yield _("model"), turn.model or "—"
+    for name, label in (
+        ("backend", _("computed by")),
+        ("threads", _("threads")),
+        ("context", _("context")),
+        ("system", _("system prompt")),
+    ):
+        if turn.made_by.get(name):
+            yield label, turn.made_by[name]
+    yield (
+        _("prompt"),
+        _("{total:,} tokens, {cached:,} of them cached").format(
+            total=stats.prompt_tokens, cached=stats.cached_tokens
+        ),
+    )
+    if stats.dropped_messages:
+        yield _("left out"), _("{count} oldest messages did not fit").format(count=stats.dropped_messages)
+    yield (
+        _("reply"),
+        _("{count:,} tokens, {rate:.1f} tok/s").format(
+            count=stats.completion_tokens, rate=stats.decode_tok_s
+        ),
+    )
+    yield _("first token"), f"{stats.ttft_s:.2f} s"
+    if stats.nvme_read_bytes:
+        yield (
+            _("read from disk"),
+            _("{size:.1f} GB, waited {stall:.1f} s").format(
+                size=stats.nvme_read_bytes / 1e9, stall=stats.stall_s
+            ),
+        )
+    if turn.sampling is not None:
+        yield _("sampling"), _in_words(asdict(turn.sampling))
+    for at, changed in turn.made_by.get("changes", ()):
+        yield _("from token {n:,} on").format(n=at), _in_words(changed)
+    yield _("seed"), stats.seed
+
+
+def _in_words(sampling: dict[str, object]) -> str:
+    """Return the fields that differ from the defaults, or that all are default."""
+    defaults = asdict(SamplingParams())
+    changed = [f"{name} {value}" for name, value in sampling.items() if value != defaults.get(name)]
+    return ", ".join(changed) or _("the defaults")

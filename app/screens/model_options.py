@@ -1,0 +1,109 @@
+"""Context and memory of one model, with what they would give. Knows settings and previews; loads nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, Label, Static
+
+from app.background import in_thread
+from app.i18n import _
+from app.models import FoundModel
+from app.models.options import load_options
+from app.sanitize import sanitize_line
+from app.screens.dialog import Dialog
+from app.screens.model_rows import plan_in_words, shown_budget
+from app.settings import ModelSettings, SettingsFile
+from engine import parse_budget, preview_model
+
+
+class ModelOptionsScreen(Dialog[str | None]):
+    """Remembers what was chosen and closes with "" or what went wrong; with None when nothing was chosen."""
+
+    CSS_PATH = "model_options.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back"),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, model: FoundModel, settings: SettingsFile, freed_bytes: int) -> None:
+        """Edit what is chosen for `model`; `freed_bytes` as in `preview_model`."""
+        super().__init__()
+        self._model = model
+        self._settings = settings
+        self._freed_bytes = freed_bytes
+        self._own = settings.values.models.get(str(model.path), ModelSettings())
+
+    def compose(self) -> ComposeResult:
+        """Build the form."""
+        values = self._settings.values
+        context = str(self._own.context or "")
+        with Vertical(id="options-panel") as panel:
+            panel.border_title = sanitize_line(self._model.name)
+            yield Label(_("Context, in tokens"), markup=False)
+            yield Input(context, id="options-context", placeholder=str(values.context or _("automatic")))
+            yield Label(_("Memory, such as 8G or 50%"), markup=False)
+            placeholder = str(values.ram_budget) if values.ram_budget else _("automatic")
+            yield Input(shown_budget(self._own), id="options-memory", placeholder=placeholder)
+            yield Static(id="options-plan", markup=False)
+            yield Static(_("Enter keep · empty: as for all · Esc back"), id="options-keys")
+
+    def on_mount(self) -> None:
+        """Show what the present choice gives."""
+        self._changed()
+
+    def action_leave(self) -> None:
+        """Close and change nothing."""
+        self.dismiss(None)
+
+    @on(Input.Changed)
+    def _changed(self) -> None:
+        """Show what would come of what is written now."""
+        try:
+            own = self._written()
+        except ValueError as error:
+            self._tell(Content.assemble(("✗ ", "$error"), sanitize_line(str(error))))
+            return
+        self.run_worker(self._preview(own), exclusive=True)
+
+    async def _preview(self, own: ModelSettings) -> None:
+        values, path = self._settings.values, self._model.path
+        options = load_options(replace(values, models={str(path): own}), path)
+        self._tell(plan_in_words(await in_thread(lambda: preview_model(path, options, self._freed_bytes))))
+
+    def _tell(self, content: Content) -> None:
+        self.query_one("#options-plan", Static).update(content)
+
+    def _written(self) -> ModelSettings:
+        """Read both fields. Raises ValueError with one line."""
+        context = self.query_one("#options-context", Input).value.strip().replace(",", "")
+        memory = self.query_one("#options-memory", Input).value.strip()
+        if context and not (context.isascii() and context.isdigit() and int(context) > 0):
+            raise ValueError(_("the context must be a whole number above 0"))
+        return replace(
+            self._own,
+            context=int(context) if context else None,
+            ram_budget=parse_budget(memory) if memory else None,
+        )
+
+    @on(Input.Submitted)
+    async def _keep(self) -> None:
+        try:
+            own = self._written()
+        except ValueError:
+            return  # the line that says so is there already
+        models = {**self._settings.values.models, str(self._model.path): own}
+        problem = ""
+        if self._settings.change(models=models):
+            try:
+                await in_thread(self._settings.save)
+            except OSError as error:
+                problem = _("settings were not saved: {error}").format(error=error)
+        self.dismiss(problem)

@@ -1,0 +1,355 @@
+"""What the tier map, its bars and its numbers show, worked out from the engine's snapshots alone.
+
+Knows where blocks are, what moves, and how fast by the difference between two snapshots; does not know
+widgets or terminals. The screen and `tiercel tiers` use the same report, so that they can only tell the same.
+What is planned and what is measured stand beside each other and are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from app.tier_history import Rate
+from app.tier_layout import Activity, Cell, cell, letter_of
+from engine import BlockPlace, EngineSnapshot, EngineState, ModelInfo, Tier, TierEvent, TierSnapshot
+
+STALE_S: Final = 2.0
+"""A report older than this while a reply grows says how old it is."""
+PACE_S: Final = 2.0
+"""Over how many last seconds passes are counted for the speed now."""
+PASSES: Final = 64
+"""Over how many last passes waiting is averaged."""
+_STALLED, _STALLS = 0.5, 0.1
+"""Shares of the time from which on waiting for the disk is what limits, or limits in part."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierTotal:
+    """All blocks of one tier."""
+
+    tier: Tier
+    letter: str
+    blocks: int
+    n_bytes: int
+    """Of the blocks."""
+    used: int
+    """Memory that they take, or bytes of the file."""
+    ring: int
+    """Of `used`, for the staging ring."""
+    total: int
+    """What `used` can be at most: the budget, or the whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A block on its way."""
+
+    index: int
+    share: float
+    """How much is there, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from the disk to memory; bytes per second."""
+
+    rate: float
+    """Now."""
+    ceiling: float | None
+    """As probed, or what was seen since if that was more; None when neither is known."""
+    probed: float | None
+    history: tuple[float, ...]
+    moving: tuple[Moving, ...]
+    """Blocks that are not yet complete, the next one first."""
+    read_bytes: int
+    """So far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The processors."""
+
+    busy: float
+    """Cores of this process at work now."""
+    cores: int
+    history: tuple[float, ...]
+    active: int | None
+    """Index of the streamed block that is computed; a block that stays is not reported one by one."""
+
+
+class Limit(StrEnum):
+    """What holds the speed back now."""
+
+    UNKNOWN = "unknown"
+    PLANNED = "planned"
+    """Nothing runs: as the plan says."""
+    DISK = "disk"
+    """Computing waits for the disk most of the time."""
+    DISK_IN_PART = "disk in part"
+    COMPUTE = "compute"
+    """Computing hardly waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierReport:
+    """One moment of the tiers."""
+
+    at: float
+    """`time.monotonic()` of the snapshot."""
+    state: EngineState
+    model: ModelInfo | None
+    backend: str
+    known: bool
+    """Whether there is a map: not without a model, nor where NumPy computes."""
+    blocks: tuple[BlockPlace, ...]
+    cells: tuple[Cell, ...]
+    """For each block."""
+    tiers: tuple[TierTotal, ...]
+    link: Link
+    compute: Compute
+    passes: int
+    pass_bytes: int
+    """Of weights that a pass needs."""
+    pass_read_bytes: int
+    """Of these from disk, by the plan."""
+    hit_rate: float | None
+    """Share of a pass's bytes that were in memory when it began."""
+    stall_s: float | None
+    """Waiting for the disk in a pass, over the last passes; None before the first."""
+    stall_share: float | None
+    """The same as a share of their time."""
+    now_tok_s: float
+    """Passes per second while a reply is decoded; 0 before the second, and otherwise."""
+    tok_s: float
+    """Of the whole reply, or of the last one."""
+    tok_s_history: tuple[float, ...]
+    predicted_tok_s: float | None
+    limited_by: str
+    """By the plan."""
+    limit: Limit
+    events: tuple[TierEvent, ...]
+    events_dropped: int
+
+    @property
+    def generating(self) -> bool:
+        """Whether a reply is computed."""
+        return self.state is EngineState.GENERATING
+
+    @property
+    def streams(self) -> bool:
+        """Whether anything is read for every pass."""
+        return self.pass_read_bytes > 0
+
+    def age(self, now: float) -> float:
+        """Seconds since the snapshot if that is too long while a reply grows, else 0."""
+        age = now - self.at
+        return age if self.generating and age > STALE_S else 0.0
+
+
+class _Pass(NamedTuple):
+    """The moment when a pass was over, and what had been counted by then."""
+
+    number: int
+    stall_s: float
+    at: float
+    decoding: bool
+    """Whether it was for a token of a reply and not for the prompt."""
+
+
+class TierWatch:
+    """Turns snapshots into reports; remembers as much of the past as rates take."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._snapshot: EngineSnapshot | None = None
+        self._model: ModelInfo | None = None
+        self._forget()
+        self.report = self.feed(EngineSnapshot())
+        """The last one."""
+
+    def feed(self, snapshot: EngineSnapshot) -> TierReport:
+        """Return the report of a snapshot; the same snapshot again costs nothing."""
+        if snapshot is self._snapshot:
+            return self.report
+        if _other_model(snapshot.model, self._model):
+            self._forget()
+        self._settled = self._settles(snapshot)
+        self._measure(snapshot)
+        self._snapshot, self._model = snapshot, snapshot.model
+        self.report = self._report(snapshot)
+        return self.report
+
+    def _forget(self) -> None:
+        self._read, self._cpu, self._speed = Rate(), Rate(), Rate()
+        self._passes: deque[_Pass] = deque()
+        """Ends of passes of the present or last reply, at most `PASSES` passes back."""
+        self._peak, self._running, self._settled = 0.0, False, True
+        self._base: tuple[object, tuple[Cell, ...]] = ((), ())
+
+    def _settles(self, snapshot: EngineSnapshot) -> bool:
+        """Whether the ring is being filled for a pass that is not yet asked for.
+
+        That is over in a moment, of which nobody hears: what was under way when the reply ended is there. A
+        snapshot that comes later shows blocks that really move, because the memory budget was changed.
+        """
+        tiers, before = snapshot.tiers, self._snapshot
+        if tiers is None or snapshot.state is EngineState.GENERATING:
+            return False
+        if before is None or before.tiers is None or before.state is not snapshot.state:
+            return True
+        return self._settled if tiers is before.tiers else tiers.passes != before.tiers.passes
+
+    def _measure(self, snapshot: EngineSnapshot) -> None:
+        running = snapshot.state is EngineState.GENERATING
+        self._cpu.add(snapshot.at, snapshot.cpu_s)
+        if not running:
+            self._cpu.rest()
+        tiers = snapshot.tiers
+        if tiers is None:
+            return
+        self._read.add(snapshot.at, tiers.read_bytes)
+        if not running and not self._moving(tiers):
+            self._read.rest()
+        self._peak = max(self._peak, *self._read.history, 0.0)
+        if running and not self._running:
+            self._passes.clear()  # the time between two replies is not waiting
+        self._running = running
+        if not self._passes or tiers.passes != self._passes[-1].number:
+            decoding = running and snapshot.decode_tok_s > 0
+            self._passes.append(_Pass(tiers.passes, tiers.stall_s, snapshot.at, decoding))
+            self._speed.add(snapshot.at, tiers.passes)  # at whole passes only: between them it would fall
+        while len(self._passes) > 2 and self._passes[-1].number - self._passes[0].number > PASSES:
+            self._passes.popleft()
+
+    def _report(self, snapshot: EngineSnapshot) -> TierReport:
+        tiers = snapshot.tiers
+        stall_s, stall_share = self._stalls()
+        running = snapshot.state is EngineState.GENERATING
+        decoding = running and snapshot.decode_tok_s > 0
+        needed = sum(_needed(block) for block in tiers.blocks) if tiers else 0
+        read = tiers.pass_read_bytes if tiers else 0
+        limited_by = tiers.limited_by if tiers else ""
+        active = tiers.active if tiers and running else None  # the last word of a reply that has ended
+        return TierReport(
+            at=snapshot.at,
+            state=snapshot.state,
+            model=snapshot.model,
+            backend=snapshot.backend,
+            known=tiers is not None,
+            blocks=tiers.blocks if tiers else (),
+            cells=self._cells(tiers, active) if tiers else (),
+            tiers=_totals(tiers) if tiers else (),
+            link=self._link(tiers),
+            compute=Compute(
+                busy=self._cpu.now,
+                cores=snapshot.cores,
+                history=self._cpu.history,
+                active=active,
+            ),
+            passes=tiers.passes if tiers else 0,
+            pass_bytes=needed,
+            pass_read_bytes=read,
+            hit_rate=1 - read / needed if needed else None,
+            stall_s=stall_s,
+            stall_share=stall_share,
+            now_tok_s=self._pace() if decoding else 0.0,
+            tok_s=snapshot.decode_tok_s,
+            tok_s_history=self._speed.history,
+            predicted_tok_s=tiers.predicted_decode_tok_s if tiers else None,
+            limited_by=limited_by,
+            limit=_limit(stall_share, limited_by, running=running),
+            events=tiers.events if tiers else (),
+            events_dropped=tiers.events_dropped if tiers else 0,
+        )
+
+    def _cells(self, tiers: TierSnapshot, active: int | None) -> tuple[Cell, ...]:
+        blocks, still = self._base
+        if blocks is not tiers.blocks:
+            still = tuple(cell(letter_of(block.tier)) for block in tiers.blocks)
+            self._base = (tiers.blocks, still)
+        cells = list(still)
+        for index, share in tiers.in_flight:
+            # A block that is there is drawn as there: only what still moves has an arrow or a level.
+            here = share >= 1 or self._settled
+            eighths = 0 if here else min(7, int(share * 8))
+            cells[index] = cell(cells[index].letter, Activity.STAGED if here else Activity.MOVING, eighths)
+        if active is not None:
+            cells[active] = cell(cells[active].letter, Activity.ACTIVE)
+        return tuple(cells)
+
+    def _link(self, tiers: TierSnapshot | None) -> Link:
+        probed = tiers.disk_rate if tiers else None
+        return Link(
+            rate=self._read.now,
+            ceiling=max(probed or 0.0, self._peak) or None,
+            probed=probed,
+            history=self._read.history,
+            moving=self._moving(tiers) if tiers else (),
+            read_bytes=tiers.read_bytes if tiers else 0,
+        )
+
+    def _moving(self, tiers: TierSnapshot) -> tuple[Moving, ...]:
+        return tuple(Moving(i, share) for i, share in tiers.in_flight if share < 1 and not self._settled)
+
+    def _pace(self) -> float:
+        """Tokens per second over the last few seconds, or of the last one where it takes longer."""
+        decoded = [each for each in self._passes if each.decoding]
+        if len(decoded) < 2:
+            return 0.0
+        last = decoded[-1]
+        first = next(each for each in decoded if each.at >= last.at - PACE_S)
+        if first is last:
+            first = decoded[-2]
+        return (last.number - first.number) / (last.at - first.at) if last.at > first.at else 0.0
+
+    def _stalls(self) -> tuple[float | None, float | None]:
+        """Waiting in one of the last passes, and its share of their time."""
+        if len(self._passes) < 2:
+            return None, None
+        first, last = self._passes[0], self._passes[-1]
+        if last.number <= first.number or last.at <= first.at:
+            return None, None
+        waited = last.stall_s - first.stall_s
+        return waited / (last.number - first.number), min(1.0, waited / (last.at - first.at))
+
+
+def _other_model(new: ModelInfo | None, old: ModelInfo | None) -> bool:
+    return (new and new.path) != (old and old.path)
+
+
+def _needed(block: BlockPlace) -> int:
+    """Bytes of a block that a pass uses; of the embedding it takes a few rows, read one by one."""
+    return 0 if block.kind == "embedding" else block.n_bytes
+
+
+def _totals(tiers: TierSnapshot) -> tuple[TierTotal, ...]:
+    """The tiers of this machine, from the fastest to the slowest."""
+    whole = sum(block.n_bytes for block in tiers.blocks)
+    totals: list[TierTotal] = []
+    for tier in Tier:
+        own = [block.n_bytes for block in tiers.blocks if block.tier is tier]
+        in_memory = tier is Tier.RAM
+        totals.append(
+            TierTotal(
+                tier=tier,
+                letter=letter_of(tier),
+                blocks=len(own),
+                n_bytes=sum(own),
+                used=tiers.ram_bytes + tiers.ring_bytes if in_memory else sum(own),
+                ring=tiers.ring_bytes if in_memory else 0,
+                total=tiers.budget_bytes if in_memory else whole,
+            )
+        )
+    return tuple(totals)
+
+
+def _limit(stall_share: float | None, limited_by: str, *, running: bool) -> Limit:
+    """What was measured wins over what was planned."""
+    if not running or stall_share is None:
+        return Limit.PLANNED if limited_by else Limit.UNKNOWN
+    if stall_share >= _STALLED:
+        return Limit.DISK
+    return Limit.DISK_IN_PART if stall_share >= _STALLS else Limit.COMPUTE

@@ -1,0 +1,142 @@
+"""The report of the tiers for the command line: plain lines, or one object for JSON.
+
+Knows the order of what is told; does not know the terminal or the engine. Called by `app.cli.tiers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.sanitize import sanitize_line
+from app.tier_history import sparkline
+from app.tier_layout import GUTTER, MapLine, map_lines, worst
+from app.tier_report import TierReport
+from app.tier_words import (
+    bar_parts,
+    clock,
+    kind_of,
+    legend,
+    limit_words,
+    link_words,
+    moving_words,
+    now_words,
+    row_legend,
+    speed_words,
+    tier_name,
+    tier_numbers,
+    waiting_words,
+    why_no_map,
+)
+
+_BAR = 24
+_CURVE = 30
+
+
+def as_lines(report: TierReport, width: int) -> list[str]:
+    """Return the map with its bars, numbers and events as plain lines of at most `width` columns."""
+    return [line[:width].rstrip() for line in _lines(report, width)]
+
+
+def _lines(report: TierReport, width: int) -> Iterator[str]:
+    if report.model is not None:
+        yield f"{sanitize_line(report.model.name)}  {report.model.quantisation}  {report.backend}"
+    if missing := why_no_map(report):
+        yield missing
+        return
+    for total in report.tiers:
+        bar = "".join(bar_parts(total, min(_BAR, max(4, width - 40))))
+        yield f"{total.letter} {tier_name(total.tier):<5}{bar} {tier_numbers(total)}"
+    yield ""
+    for line in map_lines(report.blocks, width, 2):
+        yield line_text(report, line)
+    yield f"{legend()}  {row_legend()}"
+    yield ""
+    link, compute = report.link, report.compute
+    if report.streams:
+        yield f"NVMe->RAM {_curve(link.history, link.ceiling, width)} {link_words(report)}"
+        if moving := moving_words(report):
+            yield f"          {moving}"
+    busy = f"{compute.busy:.1f} of {compute.cores} cores"
+    yield f"CPU       {_curve(compute.history, compute.cores, width)} {busy}"
+    curve = _curve(report.tok_s_history, max(report.tok_s_history, default=0.0), width)
+    yield f"speed     {curve} {now_words(report)}"
+    yield speed_words(report)
+    yield waiting_words(report)
+    yield f"limit: {limit_words(report)}"
+    yield ""
+    if report.events_dropped:
+        yield f"{report.events_dropped} earlier events are gone"
+    for event in report.events:
+        yield f"{clock(event)} {sanitize_line(event.text)}"
+
+
+def _curve(values: tuple[float, ...], top: float | None, width: int) -> str:
+    return sparkline(values, top or 0.0, _CURVE if width >= 80 else 10)
+
+
+def line_text(report: TierReport, line: MapLine) -> str:
+    """Return one line of the map without colour."""
+    cells = "".join(
+        (worst([report.cells[i] for i in group]).glyph if group else " ").ljust(line.cell_width)
+        for group in line.groups
+    )
+    return line.label.rjust(GUTTER - 1)[: GUTTER - 1] + " " + (line.ruler or cells)
+
+
+def as_json(report: TierReport) -> dict[str, object]:
+    """Return the whole report as one object; rates are bytes per second, times milliseconds."""
+    link, compute = report.link, report.compute
+    return {
+        "state": report.state,
+        "model": None if report.model is None else report.model.name,
+        "backend": report.backend,
+        "reason": why_no_map(report),
+        "tiers": [
+            {
+                "tier": total.tier,
+                "blocks": total.blocks,
+                "bytes": total.n_bytes,
+                "used_bytes": total.used,
+                "ring_bytes": total.ring,
+                "total_bytes": total.total,
+            }
+            for total in report.tiers
+        ],
+        "blocks": [
+            {
+                "name": block.name,
+                "kind": block.kind,
+                "layer": block.layer,
+                "bytes": block.n_bytes,
+                "quantisation": block.quantisation,
+                "tier": block.tier,
+                "activity": cell.activity.name.lower(),
+            }
+            for block, cell in zip(report.blocks, report.cells, strict=True)
+        ],
+        "links": [
+            {
+                "from": "nvme",
+                "to": "ram",
+                "bytes_per_s": round(link.rate),
+                "probed_bytes_per_s": link.probed and round(link.probed),
+                "ceiling_bytes_per_s": link.ceiling and round(link.ceiling),
+                "nvme_read_bytes": link.read_bytes,
+                "moving": [{"block": m.index, "share": round(m.share, 4)} for m in link.moving],
+            }
+        ],
+        "compute": {"busy_cores": round(compute.busy, 3), "cores": compute.cores, "block": compute.active},
+        "passes": report.passes,
+        "pass_bytes": report.pass_bytes,
+        "pass_read_bytes": report.pass_read_bytes,
+        "hit_rate": report.hit_rate and round(report.hit_rate, 4),
+        "stall_ms_per_pass": None if report.stall_s is None else round(report.stall_s * 1000, 3),
+        "stall_share": report.stall_share and round(report.stall_share, 4),
+        "now_tok_s": round(report.now_tok_s, 3),
+        "decode_tok_s": round(report.tok_s, 3),
+        "predicted_decode_tok_s": report.predicted_tok_s and round(report.predicted_tok_s, 3),
+        "limited_by": report.limited_by,
+        "limit": report.limit,
+        "events": [{"at": event.at, "kind": kind_of(event), "text": event.text} for event in report.events],
+        "events_dropped": report.events_dropped,
+    }

@@ -1,0 +1,61 @@
+"""What happened to the weights: the last events with their times. Draws what it is given."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.visual import VisualType
+from textual.widget import Widget
+
+from app.i18n import _
+from app.sanitize import sanitize_line
+from app.tier_report import TierReport
+from app.tier_words import EventKind, clock, kind_of
+from engine import TierEvent
+
+
+class EventLog(Widget):
+    """Events, the newest first; those that no longer fit below are the oldest."""
+
+    DEFAULT_CSS = """
+    EventLog { height: 1fr; width: 1fr; }
+    EventLog.-all { height: auto; }
+    """
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__()
+        self._events: tuple[TierEvent, ...] = ()
+        self._dropped = 0
+        self._only: EventKind | None = None
+
+    def show(self, report: TierReport) -> None:
+        """Show the events of a report."""
+        if (report.events, report.events_dropped) != (self._events, self._dropped):
+            self._events, self._dropped = report.events, report.events_dropped
+            self.refresh(layout=True)
+
+    def filter(self, only: EventKind | None) -> None:
+        """Show only events of one kind, or all."""
+        self._only = only
+        self.refresh(layout=True)
+
+    def render(self) -> VisualType:
+        """Draw the lines."""
+        kinds = [(event, kind_of(event)) for event in reversed(self._events)]
+        width = self.content_size.width
+        lines = [_line(event, kind, width) for event, kind in kinds if self._only in (None, kind)]
+        if not lines:
+            lines = [Content.styled(_("nothing has happened yet"), "$muted")]
+        if self._dropped:
+            gone = _("{n} earlier events are gone").format(n=self._dropped)
+            lines.append(Content.styled(gone, "$muted"))
+        return Content("\n").join(lines)
+
+
+def _line(event: TierEvent, kind: EventKind, width: int) -> Content:
+    """One event; what does not fit goes on below its beginning."""
+    mark = ("! ", "$warning") if kind is EventKind.WARNING else ("· ", "$muted")
+    head = Content.assemble((clock(event), "$muted"), " ", mark)
+    indent = head.cell_length
+    text = Content(sanitize_line(event.text)).wrap(max(8, width - indent))
+    return Content("\n" + " " * indent).join([Content.assemble(head, text[0]), *text[1:]])

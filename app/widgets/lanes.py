@@ -1,0 +1,93 @@
+"""What is under way: a lane for the link from the disk to memory, one for the processors, one for the speed.
+
+Each has the last half minute as a curve at a fixed scale, a number and, where something moves, what it is.
+Draws what it is given.
+"""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.visual import VisualType
+from textual.widget import Widget
+
+from app.i18n import _
+from app.tier_history import sparkline
+from app.tier_report import Compute, TierReport
+from app.tier_words import (
+    limit_words,
+    link_words,
+    moving_words,
+    now_words,
+    short_name,
+    speed_words,
+    waiting_words,
+)
+
+_LABEL = 10
+
+
+class Lanes(Widget):
+    """The lanes, and below them what a pass waits for and what limits the speed, in words."""
+
+    DEFAULT_CSS = """
+    Lanes { height: auto; width: 1fr; }
+    Lanes.-stale { opacity: 50%; }
+    """
+
+    def __init__(self) -> None:
+        """Draw nothing yet."""
+        super().__init__()
+        self._report: TierReport | None = None
+
+    def show(self, report: TierReport) -> None:
+        """Draw this report."""
+        if report is not self._report:
+            before = self._report is not None and (self._report.known, self._report.streams)
+            self._report = report
+            self.refresh(layout=before != (report.known, report.streams))
+
+    def render(self) -> VisualType:
+        """Draw the lines."""
+        report = self._report
+        if report is None or not report.known:
+            return Content("")
+        width = self.content_size.width
+        lines: list[Content] = []
+        if report.streams:
+            lines += self._link(report, width)
+        lines += self._compute(report, report.compute, width)
+        top = max(*report.tok_s_history, report.now_tok_s, report.predicted_tok_s or 0.0, 0.0)
+        lines.append(_lane(_("speed"), report.tok_s_history, top, "$primary", now_words(report), width))
+        lines.append(Content.styled(speed_words(report), "$muted"))
+        lines.append(Content(waiting_words(report)))
+        lines.append(Content.assemble((_("limit "), "$muted"), limit_words(report)))
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
+
+    def _link(self, report: TierReport, width: int) -> list[Content]:
+        words = link_words(report)
+        lane = _lane("NVMe→RAM", report.link.history, report.link.ceiling or 0.0, "$tier-nvme", words, width)
+        if moving := moving_words(report):
+            return [lane, Content.assemble(" " * _LABEL, ("↑ ", "$tier-move"), moving)]
+        return [lane, Content.styled(" " * _LABEL + "·", "$muted")]
+
+    def _compute(self, report: TierReport, compute: Compute, width: int) -> list[Content]:
+        busy = _("idle")
+        if report.generating:
+            busy = _("{busy} of {cores} cores").format(busy=f"{compute.busy:.1f}", cores=compute.cores)
+        lane = _lane("CPU", compute.history, float(compute.cores), "$tier-ram", busy, width)
+        if not report.streams:
+            return [lane]
+        now = "" if compute.active is None else short_name(report.blocks[compute.active])
+        words = Content.assemble(("▶ ", "bold"), now) if now else Content.styled("·", "$muted")
+        return [lane, Content.assemble(" " * _LABEL, words)]
+
+
+def _lane(
+    label: str, history: tuple[float, ...], top: float, colour: str, number: str, width: int
+) -> Content:
+    room = min(60, max(6, width - _LABEL - 18))
+    curve = sparkline(history, top, room)
+    name = Content(label)
+    return Content.assemble(
+        name, " " * max(1, _LABEL - name.cell_length), (curve, f"{colour} on $panel"), " ", number
+    )

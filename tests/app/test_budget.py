@@ -1,0 +1,213 @@
+"""The memory budget: what the estimate promises, and the dialog under keys and mouse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from app.budget_estimate import budget_range
+from app.screens.budget import BudgetScreen
+from app.widgets.budget_slider import BudgetSlider
+from engine import (
+    BlockPlace,
+    Budget,
+    EngineSnapshot,
+    EngineState,
+    ModelInfo,
+    Tier,
+    TierSnapshot,
+    parse_budget,
+)
+from tests.app.bare_host import Host
+
+MB = 1_000_000
+MODEL = ModelInfo(
+    path=Path("m.gguf"),
+    name="Big\x1b[2J",
+    architecture="llama",
+    n_layers=10,
+    hidden_size=1,
+    vocab_size=1,
+    n_parameters=1,
+    quantisation="Q4_K",
+    file_bytes=2200 * MB,
+    training_context=8192,
+    max_context=4096,
+    kv_bytes=300 * MB,
+    has_template=True,
+    template_origin="",
+)
+TIERS = TierSnapshot(
+    blocks=(
+        BlockPlace("embedding", "embedding", None, 200 * MB, "Q4_K", Tier.NVME),
+        *(BlockPlace(f"blk.{n}", "attention", n, 100 * MB, "Q4_K", Tier.RAM) for n in range(20)),
+    ),
+    ram_bytes=800 * MB,
+    ring_bytes=200 * MB,
+    budget_bytes=1000 * MB,
+    pass_read_bytes=1200 * MB,
+    read_bytes=0,
+    read_s=0.0,
+    stall_s=0.0,
+    disk_rate=2e9,
+    predicted_decode_tok_s=1.0,
+    limited_by="the disk",
+    active=None,
+    in_flight=(),
+    events=(),
+    events_dropped=0,
+)
+SNAPSHOT = EngineSnapshot(seq=1, state=EngineState.READY, model=MODEL, tiers=TIERS)
+
+
+class BudgetHost(Host):
+    """An engine that takes a budget when it is told to."""
+
+    def __init__(self, snapshot: EngineSnapshot = SNAPSHOT) -> None:
+        super().__init__()
+        self.snapshot = snapshot
+        self.asked: list[Budget | None] = []
+
+    def acknowledge(self) -> None:
+        budget = self.asked[-1]
+        n_bytes = (budget.n_bytes if budget is not None else 1300 * MB) - 300 * MB
+        tiers = replace(TIERS, budget_bytes=n_bytes, pass_read_bytes=700 * MB)
+        self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1, ram_budget=budget, tiers=tiers)
+
+
+@asynccontextmanager
+async def dialog(
+    size: tuple[int, int] = (80, 24), snapshot: EngineSnapshot = SNAPSHOT
+) -> AsyncIterator[tuple[BudgetHost, Pilot[None]]]:
+    host = BudgetHost(snapshot)
+    async with host.run_test(size=size) as pilot:
+        host.push_screen(BudgetScreen(lambda: host.snapshot, lambda: 8000 * MB, host.asked.append))
+        await pilot.pause()
+        yield host, pilot
+
+
+def test_the_range_counts_what_is_beside_the_weights() -> None:
+    budgets = budget_range(SNAPSHOT, 8000 * MB)
+    assert budgets is not None
+    assert (budgets.least, budgets.in_effect, budgets.whole) == (500 * MB, 1300 * MB, 2500 * MB)
+    assert budgets.available == 9300 * MB
+    # Bytes that were asked for tell to the byte what is not for weights.
+    asked = budget_range(replace(SNAPSHOT, ram_budget=Budget(1350 * MB)), 8000 * MB)
+    assert asked is not None and asked.in_effect == 1350 * MB
+    assert budget_range(EngineSnapshot(), 8000 * MB) is None
+
+
+@given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 12000))
+def test_more_memory_never_reads_more(one: int, other: int, available: int) -> None:
+    budgets = budget_range(SNAPSHOT, available * MB)
+    assert budgets is not None
+    low, high = sorted((one, other))
+    assert budgets.reads(low * MB) >= budgets.reads(high * MB) >= 0
+    assert budgets.reads(budgets.least) == budgets.pass_bytes
+    assert budgets.reads(budgets.whole) == 0
+    assert budgets.least < budgets.most
+
+
+async def test_moving_says_what_it_would_bring_and_enter_asks_for_it() -> None:
+    async with dialog() as (host, pilot):
+        assert "disk now  1.2 GB a token, 0.6 s" in host.shown()
+        assert "disk then" not in host.shown()
+        await pilot.press("shift+right")
+        await pilot.pause()
+        assert "disk then  ~" in host.shown()
+        assert not host.asked
+        await pilot.press("enter")
+        await pilot.pause()
+        assert len(host.asked) == 1 and host.asked[0] is not None
+        assert host.asked[0].n_bytes > 1300 * MB
+        assert "…  when the engine has taken it" in host.shown()
+        host.acknowledge()
+        await pilot.pause(0.3)
+        assert "…" not in host.shown()
+        assert "disk now  700 MB a token" in host.shown()
+
+
+async def test_all_the_way_right_nothing_is_read() -> None:
+    async with dialog() as (host, pilot):
+        await pilot.press("end")
+        await pilot.pause()
+        assert "disk then  nothing is read" in host.shown()
+        assert "◆ all in memory" in host.shown()
+        assert "▲ now" in host.shown()
+
+
+@pytest.mark.parametrize("typed", ["8G", "50%", "7.5GiB", "900 MB"])
+async def test_a_size_is_typed(typed: str) -> None:
+    async with dialog() as (host, pilot):
+        await pilot.press(
+            *(
+                "full_stop" if c == "." else "space" if c == " " else "percent_sign" if c == "%" else c
+                for c in typed
+            )
+        )
+        await pilot.press("enter")
+        await pilot.pause()
+        assert host.asked == [parse_budget(typed)]
+
+
+async def test_what_is_no_size_is_said_and_nothing_asked() -> None:
+    async with dialog() as (host, pilot):
+        await pilot.press("0", "enter")
+        await pilot.pause()
+        assert "✗ 0 is no size" in host.shown()
+        await pilot.press("8", "escape")
+        await pilot.pause()
+        assert not host.asked
+        assert isinstance(host.screen, BudgetScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(host.screen, BudgetScreen)
+
+
+async def test_more_than_there_is_is_warned_of() -> None:
+    async with dialog() as (host, pilot):
+        await pilot.press("9", "9", "G", "enter")
+        await pilot.pause()
+        assert "! more than is available" in host.shown()
+
+
+async def test_d_leaves_it_to_the_engine() -> None:
+    async with dialog() as (host, pilot):
+        await pilot.press("d")
+        assert host.asked == [None]
+
+
+async def test_a_click_moves_the_slider() -> None:
+    async with dialog() as (host, pilot):
+        await pilot.click(BudgetSlider, offset=(2, 1))
+        await pilot.pause()
+        slider = host.screen.query_one(BudgetSlider)
+        assert slider.value < 700 * MB
+
+
+@pytest.mark.parametrize("size", [(40, 15), (80, 24), (120, 40)])
+async def test_everything_is_seen_at_any_size(size: tuple[int, int]) -> None:
+    async with dialog(size) as (host, pilot):
+        await pilot.press("right")
+        await pilot.pause()
+        for words in ("Memory budget", "Big␛[2J", "●", "▲", "disk now  ", "disk then  ", "Esc back"):
+            assert words in host.shown(), host.shown()
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [(EngineSnapshot(), "No model is loaded"), (replace(SNAPSHOT, tiers=None), "All of it is in memory")],
+)
+async def test_there_are_no_dead_controls(snapshot: EngineSnapshot, words: str) -> None:
+    async with dialog(snapshot=snapshot) as (host, pilot):
+        assert words in host.shown()
+        assert "●" not in host.shown()
+        await pilot.press("right", "enter", "d", "escape")
+        assert not host.asked

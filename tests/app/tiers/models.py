@@ -1,0 +1,119 @@
+"""Snapshots of models that do not exist, for the tiers' tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from engine import BlockPlace, EngineSnapshot, EngineState, ModelInfo, Tier, TierEvent, TierSnapshot
+
+RATE = 1_400_000_000
+
+
+def model(layers: int = 32, name: str = "Fake-7B-Instruct") -> ModelInfo:
+    return ModelInfo(
+        path=Path(f"/models/{name}.gguf"),
+        name=name,
+        architecture="llama",
+        n_layers=layers,
+        hidden_size=4096,
+        vocab_size=128_256,
+        n_parameters=7_000_000_000,
+        quantisation="Q4_K",
+        file_bytes=4_000_000_000,
+        training_context=8192,
+        max_context=4096,
+        kv_bytes=500_000_000,
+        has_template=True,
+        template_origin="the file",
+    )
+
+
+def blocks(layers: int = 32, heads: int = 4, *, tied: bool = False, kept: int = 3) -> tuple[BlockPlace, ...]:
+    """Of every `kept` + 2 blocks `kept` stay in memory."""
+
+    def place(name: str, kind: str, layer: int | None, n_bytes: int, number: int) -> BlockPlace:
+        tier = Tier.RAM if number % (kept + 2) < kept else Tier.NVME
+        return BlockPlace(name, kind, layer, n_bytes, "Q4_K" if layer is not None else "Q6_K", tier)
+
+    found = [] if tied else [place("embedding", "embedding", None, 280_000_000, kept)]
+    for layer in range(layers):
+        found.append(place(f"blk.{layer} attention", "attention", layer, 24_000_000, len(found)))
+        found.append(place(f"blk.{layer} feed_forward", "feed_forward", layer, 98_000_000, len(found)))
+    for number in range(heads):
+        found.append(place(f"head {number}", "head", None, 100_000_000, len(found)))
+    return tuple(found)
+
+
+def tiers(placed: tuple[BlockPlace, ...] | None = None, **changes: object) -> TierSnapshot:
+    placed = blocks() if placed is None else placed
+    streamed = [i for i, b in enumerate(placed) if b.tier is Tier.NVME and b.kind != "embedding"]
+    kept = sum(b.n_bytes for b in placed if b.tier is Tier.RAM)
+    snapshot = TierSnapshot(
+        blocks=placed,
+        ram_bytes=kept,
+        ring_bytes=400_000_000,
+        budget_bytes=int((kept + 400_000_000) * 1.2),
+        pass_read_bytes=sum(placed[i].n_bytes for i in streamed),
+        read_bytes=0,
+        read_s=0.0,
+        stall_s=0.0,
+        disk_rate=float(RATE),
+        predicted_decode_tok_s=1.1,
+        limited_by="the disk",
+        active=streamed[3] if len(streamed) > 5 else None,
+        in_flight=((streamed[4], 1.0), (streamed[5], 0.62)) if len(streamed) > 5 else (),
+        events=(
+            TierEvent(1_790_000_000.0, "41 of 69 blocks are in memory, 2.51 GB of 4.58 GB"),
+            TierEvent(1_790_000_060.0, "memory is short: 3 blocks, 220 MB, are read from disk from now on"),
+        ),
+        events_dropped=0,
+        passes=0,
+    )
+    return replace(snapshot, **changes)  # type: ignore[arg-type]
+
+
+def snapshot(placed: TierSnapshot | None, **changes: object) -> EngineSnapshot:
+    base = EngineSnapshot(
+        seq=1,
+        state=EngineState.GENERATING,
+        model=model(),
+        backend="cpu avx512",
+        threads=4,
+        tiers=placed,
+        cores=4,
+        at=100.0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def running(
+    steps: int, *, passes_per_s: float = 0.8, stalled: float = 0.6, layers: int = 32
+) -> list[EngineSnapshot]:
+    """Snapshots ten times a second of a reply that streams."""
+    placed = tiers(blocks(layers))
+    streamed = [i for i, b in enumerate(placed.blocks) if b.tier is Tier.NVME and b.kind != "embedding"]
+    found = []
+    for step in range(steps):
+        seconds = step / 10
+        passes = int(seconds * passes_per_s)
+        place = int(seconds * passes_per_s * len(streamed))
+        here = [streamed[(place + ahead) % len(streamed)] for ahead in range(3)]
+        found.append(
+            snapshot(
+                replace(
+                    placed,
+                    passes=passes,
+                    stall_s=seconds * stalled,
+                    read_bytes=int(seconds * passes_per_s * placed.pass_read_bytes),
+                    active=here[0],
+                    in_flight=((here[1], 1.0), (here[2], seconds * 3.7 % 1)),
+                ),
+                seq=step,
+                at=100.0 + seconds,
+                cpu_s=seconds * 1.6,
+                decode_tok_s=passes_per_s if step > 10 else 0.0,
+                context_used=passes,
+            )
+        )
+    return found

@@ -1,0 +1,277 @@
+"""The arithmetic of the report: rates by differences, waiting in a pass, and what the words may claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.tier_history import BINS, Rate, sparkline
+from app.tier_layout import Activity
+from app.tier_report import Limit, TierReport, TierWatch
+from app.tier_text import as_json, as_lines
+from app.tier_words import bar_parts, kind_of, limit_words, moving_words, why_no_map, why_there
+from engine import EngineSnapshot, EngineState, Tier, TierEvent
+from tests.app.tiers.models import RATE, blocks, model, running, snapshot, tiers
+
+
+def watched(snapshots: list[EngineSnapshot]) -> TierReport:
+    watch = TierWatch()
+    for each in snapshots:
+        watch.feed(each)
+    return watch.report
+
+
+# -- rates
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 3), st.integers(0, 1000)), min_size=2, max_size=80))
+def test_the_curve_loses_and_invents_nothing(steps: list[tuple[float, int]]) -> None:
+    rate, at, count = Rate(), 0.0, 0
+    rate.add(at, count)
+    for seconds, more in steps:
+        at, count = at + seconds, count + more
+        rate.add(at, count)
+    if at < (BINS - 1) * 0.5:
+        assert sum(rate._bins) * 1.0 == pytest.approx(count, rel=1e-6, abs=1e-6)
+    assert len(rate.history) < BINS
+    assert all(value >= -1e-9 for value in rate.history)
+
+
+def test_an_even_flow_has_an_even_rate() -> None:
+    rate = Rate()
+    for step in range(100):
+        rate.add(step / 10, step * 7)
+    assert rate.now == pytest.approx(70)
+    assert rate.history == pytest.approx([70] * len(rate.history))
+
+
+def test_a_counter_that_fell_begins_anew() -> None:
+    rate = Rate()
+    for at, count in ((0.0, 100.0), (1.0, 200.0), (2.0, 0.0), (3.0, 100.0)):
+        rate.add(at, count)
+    assert rate.now == pytest.approx(100)
+
+
+@given(st.lists(st.floats(0, 10), max_size=BINS), st.integers(0, 80), st.floats(0, 10))
+def test_a_curve_is_as_wide_as_asked(values: list[float], width: int, top: float) -> None:
+    assert len(sparkline(values, top, width)) == width
+
+
+def test_a_curve_has_a_fixed_scale_and_nothing_is_a_blank() -> None:
+    assert sparkline([0.0, 1.0, 5.0, 10.0], 10, BINS).strip(" ") == "▁▄█"
+
+
+# -- one snapshot
+
+
+def test_the_tiers_add_up() -> None:
+    placed = tiers()
+    report = TierWatch().feed(snapshot(placed))
+    ram, nvme = report.tiers
+    assert (ram.tier, nvme.tier) == (Tier.RAM, Tier.NVME)
+    assert ram.blocks + nvme.blocks == len(placed.blocks)
+    assert ram.n_bytes + nvme.n_bytes == nvme.total == sum(block.n_bytes for block in placed.blocks)
+    assert (ram.used, ram.total) == (placed.ram_bytes + placed.ring_bytes, placed.budget_bytes)
+    assert report.pass_bytes == nvme.total - 280_000_000  # the embedding's rows are read one by one
+    assert report.hit_rate == pytest.approx(1 - placed.pass_read_bytes / report.pass_bytes)
+
+
+def test_cells_say_what_happens_to_blocks() -> None:
+    placed = tiers()
+    (staged, _), (moving, _) = placed.in_flight
+    report = TierWatch().feed(snapshot(placed))
+    assert placed.active is not None
+    assert report.cells[placed.active].activity is Activity.ACTIVE
+    assert report.cells[staged].activity is Activity.STAGED
+    assert (report.cells[moving].activity, report.cells[moving].eighths) == (Activity.MOVING, 4)
+    assert [each.index for each in report.link.moving] == [moving]
+    assert "62%" in why_there(report, moving)
+    assert "62%" in moving_words(report)
+    others = set(range(len(placed.blocks))) - {placed.active, staged, moving}
+    assert all(report.cells[i].activity is Activity.STILL for i in others)
+
+
+def test_the_same_snapshot_gives_the_same_report() -> None:
+    watch, one = TierWatch(), snapshot(tiers())
+    assert watch.feed(one) is watch.feed(one)
+
+
+@pytest.mark.parametrize(
+    ("given_snapshot", "words"),
+    [
+        (EngineSnapshot(), "no model is loaded"),
+        (EngineSnapshot(state=EngineState.LOADING), "being loaded"),
+        (EngineSnapshot(state=EngineState.READY, model=model()), "NumPy"),
+    ],
+)
+def test_without_a_map_it_says_why(given_snapshot: EngineSnapshot, words: str) -> None:
+    report = TierWatch().feed(given_snapshot)
+    assert words in why_no_map(report)
+    assert as_lines(report, 80)[-1] == why_no_map(report)
+
+
+# -- several snapshots
+
+
+def test_speed_reads_and_waiting_agree_with_each_other() -> None:
+    report = watched(running(250, passes_per_s=2.0, stalled=0.6))
+    assert report.now_tok_s == pytest.approx(2.0, rel=0.05)
+    assert report.link.rate == pytest.approx(2.0 * report.pass_read_bytes, rel=0.05)
+    assert report.stall_share == pytest.approx(0.6, abs=0.02)
+    assert report.stall_s == pytest.approx(0.3, rel=0.05)
+    assert report.compute.busy == pytest.approx(1.6, rel=0.01)
+
+
+def test_a_slow_model_has_a_steady_speed() -> None:
+    watch = TierWatch()
+    speeds = [watch.feed(each).now_tok_s for each in running(300, passes_per_s=0.4)][150:]
+    assert min(speeds) == pytest.approx(0.4, rel=0.1)
+    assert max(speeds) == pytest.approx(0.4, rel=0.1)
+
+
+def test_the_ceiling_is_never_below_what_was_seen() -> None:
+    report = watched(running(100, passes_per_s=3.0))
+    assert report.link.probed == RATE
+    assert report.link.ceiling is not None
+    assert report.link.rate > RATE
+    assert report.link.ceiling >= max(report.link.history)
+
+
+@pytest.mark.parametrize(
+    ("stalled", "limited_by", "limit", "words"),
+    [
+        (0.8, "the processor", Limit.DISK, "the disk: waiting 80%"),
+        (0.3, "the processor", Limit.DISK_IN_PART, "partly the disk: waiting 30%"),
+        (0.0, "the disk", Limit.COMPUTE, "computing: waiting 0%"),
+        (0.0, "memory bandwidth", Limit.COMPUTE, "memory bandwidth: waiting 0%"),
+    ],
+)
+def test_what_was_measured_wins_over_the_plan(
+    stalled: float, limited_by: str, limit: Limit, words: str
+) -> None:
+    snapshots = running(200, passes_per_s=2.0, stalled=stalled)
+    report = watched(
+        [replace(each, tiers=replace(each.tiers, limited_by=limited_by)) for each in snapshots]  # type: ignore[type-var]
+    )
+    assert report.limit is limit
+    assert limit_words(report) == words
+
+
+def test_nothing_moves_after_the_reply() -> None:
+    snapshots = running(50)
+    end = replace(snapshots[-1], state=EngineState.READY, at=snapshots[-1].at + 0.1, seq=999)
+    watch = TierWatch()
+    for each in (*snapshots, end):
+        report = watch.feed(each)
+    assert (report.link.rate, report.link.moving, report.now_tok_s, report.compute.busy) == (
+        0.0,
+        (),
+        0.0,
+        0.0,
+    )
+    assert report.compute.active is None
+    assert {one.activity for one in report.cells} == {Activity.STILL, Activity.STAGED}
+    assert limit_words(report) == "the disk, by plan"
+    # The queue grew, or a notice came: the tiers are as they were.
+    assert watch.feed(replace(end, seq=1000)).link.moving == ()
+
+
+def test_blocks_that_come_because_of_a_new_budget_are_seen_while_nothing_is_computed() -> None:
+    ready = snapshot(tiers(active=None, in_flight=()), state=EngineState.READY)
+    coming = tiers(active=None, in_flight=((5, 0.25),))
+    watch = TierWatch()
+    watch.feed(ready)
+    report = watch.feed(replace(ready, tiers=coming, at=101.0))
+    assert report.cells[5].activity is Activity.MOVING
+
+
+def test_another_model_begins_anew() -> None:
+    watch = TierWatch()
+    for each in running(50):
+        watch.feed(each)
+    report = watch.feed(snapshot(tiers(), model=model(name="Other"), at=200.0))
+    assert (report.link.rate, report.link.history, report.stall_s) == (0.0, (), None)
+
+
+def test_only_a_report_of_a_running_reply_grows_old() -> None:
+    report = TierWatch().feed(snapshot(tiers(), at=100.0))
+    assert report.age(101.9) == 0.0
+    assert report.age(103.5) == 3.5
+    assert TierWatch().feed(snapshot(tiers(), state=EngineState.READY)).age(1000.0) == 0.0
+
+
+# -- text
+
+
+@given(st.integers(4, 120), st.integers(0, 1200), st.integers(0, 400), st.integers(0, 1000))
+def test_a_bar_has_the_width_asked_for(width: int, used: int, ring: int, total: int) -> None:
+    report = TierWatch().feed(snapshot(tiers()))
+    ram = replace(report.tiers[0], used=used + ring, ring=ring, total=total)
+    parts = bar_parts(ram, width)
+    assert len("".join(parts)) == width
+    assert bool(parts[1]) == bool(ring)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_lines_fit_and_show_each_block(width: int) -> None:
+    report = watched(running(100))
+    lines = as_lines(report, width)
+    assert max(map(len, lines)) <= width
+    letters = "".join(line[5:] for line in lines if line[3:4] in "af" and line[:1] in " 0123456789")
+    assert letters.count("R") + letters.count("N") >= 50
+
+
+def test_hostile_names_and_events_reach_no_terminal() -> None:
+    placed = blocks(2)
+    placed = (replace(placed[0], name="\x1b]52;c;x\x07"), *placed[1:])
+    event = TierEvent(0.0, "moved \x1b[2J")
+    report = TierWatch().feed(
+        snapshot(tiers(placed, active=0, in_flight=(), events=(event,)), model=model(name="\x1b[31mred"))
+    )
+    assert "\x1b" not in "\n".join(as_lines(report, 100))
+
+
+def test_json_has_the_promised_keys() -> None:
+    result = as_json(watched(running(100)))
+    assert result.keys() == {
+        "state",
+        "model",
+        "backend",
+        "reason",
+        "tiers",
+        "blocks",
+        "links",
+        "compute",
+        "passes",
+        "pass_bytes",
+        "pass_read_bytes",
+        "hit_rate",
+        "stall_ms_per_pass",
+        "stall_share",
+        "now_tok_s",
+        "decode_tok_s",
+        "predicted_decode_tok_s",
+        "limited_by",
+        "limit",
+        "events",
+        "events_dropped",
+    }
+    assert len(result["blocks"]) == len(blocks())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("memory is short: 3 blocks, 220 MB, are read from disk from now on", "warning"),
+        ("memory is short, and nothing more can be given back", "warning"),
+        ("the memory budget was not changed: 1 MB of memory for weights are too little", "warning"),
+        ("not all blocks came into memory: the disk failed", "warning"),
+        ("41 of 69 blocks are in memory, 2.51 GB of 4.58 GB", "move"),
+        ("the memory for weights is 1.00 GB: 3 blocks came into memory and 0 left it", "move"),
+    ],
+)
+def test_warnings_are_told_from_moves(text: str, kind: str) -> None:
+    assert kind_of(TierEvent(0.0, text)) == kind
