@@ -62,7 +62,8 @@ class TiercelApp(DialogActions):
         ram_budget: Budget | None = None,
     ) -> None:
         """Start with `model`, else with that of the settings or the only one found; the budget is for all."""
-        super().__init__()
+        # Without colour Textual's own filter would paint a theme of the terminal's colours black on black.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._make_engine = make_engine
         self._model = model
         self.ram_budget = ram_budget
@@ -75,6 +76,7 @@ class TiercelApp(DialogActions):
         own_themes = locations.config_dir() / "themes"
         self._theme_watch = ThemeWatch(own_themes)
         themes, problems = load_themes(own_themes)
+        self._theme_names = [theme.name for theme in themes]
         for theme in themes:
             self.register_theme(theme)
         keymap = load_keymap(locations.config_dir() / "keymap.toml")
@@ -127,7 +129,7 @@ class TiercelApp(DialogActions):
         if path is not None:
             self.load_model(path)
         if not settings.welcomed:
-            self._welcome(has_model=path is not None)
+            self.welcome(has_model=path is not None)
         elif path is None:
             self.action_models()
         try:
@@ -135,7 +137,7 @@ class TiercelApp(DialogActions):
         except (ImportError, OSError) as error:
             self.chat.notice("error", _("the engine cannot start: {error}").format(error=error))
 
-    def _welcome(self, *, has_model: bool) -> None:
+    def welcome(self, *, has_model: bool) -> None:
         """Greet who is here for the first time."""
         from app.fetch import STARTER
         from app.screens.welcome import WelcomeScreen
@@ -147,7 +149,7 @@ class TiercelApp(DialogActions):
             if choice in ("models", "starter"):
                 self.action_models()
 
-        self.push_screen(WelcomeScreen(has_model, sorted(self.available_themes), self.change_setting), go_on)
+        self.push_screen(WelcomeScreen(has_model, self._theme_names, self.change_setting), go_on)
 
     def _end(self, number: int) -> None:
         """End because of a signal, as the person's own quitting would."""
@@ -201,6 +203,10 @@ class TiercelApp(DialogActions):
             self.animation_level = "none" if settings.reduced_motion else "full"
 
     # -- actions
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the keys of the chat to a dialog that lies over it."""
+        return not self.in_dialog or action in ("quit", "copy")
 
     def action_stop(self) -> None:
         """Stop the reply."""

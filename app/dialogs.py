@@ -133,10 +133,11 @@ class DialogActions(App[int]):
             return
         from app.screens.tiers import TiersScreen
 
-        self.push_screen(
-            TiersScreen(lambda: self.chat.bridge.snapshot, self.chat.tier_watch),
-            lambda _result: self._show_tiers("off"),
-        )
+        def go_on(onward: bool | None) -> None:
+            if onward:
+                self._show_tiers("off")
+
+        self.push_screen(TiersScreen(lambda: self.chat.bridge.snapshot, self.chat.tier_watch), go_on)
 
     def _show_tiers(self, size: str) -> None:
         self.chat.change_settings(tiers=size)

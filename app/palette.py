@@ -57,7 +57,8 @@ class Commands(Provider):
             yield title, "", _("Use these colours from now on"), partial(setattr, self.app, "theme", name)
 
     def _runs(self, action: Action) -> Callable[[], Any]:
-        if action.argument and not action.keys:  # what has a key as well does without an argument
+        # What has a key, or a dialog, does without an argument.
+        if action.argument and not action.keys and action.method.startswith("screen."):
             return lambda: cast(AsksArguments, self.screen).ask_argument(action)
         return partial(self.app.run_action, action.method, self.screen)
 

@@ -81,7 +81,7 @@ def sparkline(values: Sequence[float], top: float, width: int) -> str:
     for start in range(0, min(len(newest_first), width * per_column), per_column):
         part = newest_first[start : start + per_column]
         share = sum(part) / len(part) / top if top > 0 else 0.0
-        columns.append(_COLUMNS[min(8, math.ceil(share * 8))] if share > 0 else _COLUMNS[0])
+        columns.append(_COLUMNS[math.ceil(min(1.0, share) * 8)] if share > 0 else _COLUMNS[0])
     return "".join(reversed(columns)).rjust(width)
 
 

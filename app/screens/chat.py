@@ -82,10 +82,10 @@ class ChatScreen(ConversationActions):
 
     def compose(self) -> ComposeResult:
         """Build the panes."""
+        yield TopBar()
         with Horizontal(id="columns"):
             yield Sidebar()
             with Vertical(id="main"):
-                yield TopBar()
                 yield Transcript(self.workspace.current, _welcome())
                 yield FindBar()
                 yield NoticeBar()

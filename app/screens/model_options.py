@@ -71,7 +71,7 @@ class ModelOptionsScreen(Dialog[str | None]):
         except ValueError as error:
             self._tell(Content.assemble(("✗ ", "$error"), sanitize_line(str(error))))
             return
-        self.run_worker(self._preview(own), exclusive=True)
+        self.run_worker(lambda: self._preview(own), exclusive=True)
 
     async def _preview(self, own: ModelSettings) -> None:
         values, path = self._settings.values, self._model.path

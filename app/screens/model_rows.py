@@ -17,6 +17,8 @@ from app.settings import ModelSettings
 from app.widgets.meters import parameters, size
 from engine import ModelPreview
 
+_BRIEF = 50
+"""Cells of a row that have no room for many words."""
 _MARKS = {True: ("● ", "$success"), False: ("  ", "")}
 
 
@@ -36,7 +38,7 @@ def model_row(
     # The end of a name says most: the folders before it come after it, as far as there is room.
     folders, _slash, last = sanitize_line(model.name).rpartition("/")
     name = Content.assemble(_MARKS[loaded], (last, "bold"), (f"  {folders}" if folders else "", "$muted"))
-    return _two_lines(name, verdict(preview), Content.styled(facts, style), width)
+    return _two_lines(name, verdict(preview, brief=width < _BRIEF), Content.styled(facts, style), width)
 
 
 def suggestion_row(suggestion: Suggestion, budget: int, width: int) -> Content:
@@ -74,18 +76,18 @@ def starter_details(starter: Starter) -> Content:
     )
 
 
-def verdict(preview: ModelPreview | None) -> Content:
-    """Return in a few words whether the model runs here and how fast."""
+def verdict(preview: ModelPreview | None, *, brief: bool = False) -> Content:
+    """Return in a few words whether the model runs here and how fast; `brief`: in one or two."""
     if preview is None:
         return Content.styled("…", "$muted")
     if preview.problem:
-        return Content.styled("✗ " + _("cannot be loaded"), "$error")
+        return Content.styled("✗" if brief else "✗ " + _("cannot be loaded"), "$error")
     if preview.pass_read_bytes:
         words = "≋ " + _("streams {size} a token").format(size=size(preview.pass_read_bytes))
         style = "$tier-nvme"
     else:
         words, style = "✓ " + _("fits"), "$success"
-    return Content.styled(words + _speed(preview), style)
+    return Content.styled(words if brief else words + _speed(preview), style)
 
 
 def _speed(preview: ModelPreview) -> str:

@@ -104,8 +104,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         self._wanted = wanted
         self._fetches = fetches
         self._freed_bytes = freed_bytes
-        self._looking = True
-        """Whether the message still says that we look."""
+        self._message = _("looking for models…")
 
     def compose(self) -> ComposeResult:
         """Build the panel."""
@@ -116,14 +115,14 @@ class ModelsScreen(Dialog[Load | Unload | None]):
                 yield ModelList(self._loaded)
                 with VerticalScroll(id="models-side", can_focus=False):
                     yield Static(id="models-details")
-            yield Static(_("looking for models…"), id="models-message", markup=False)
+            yield Static(self._message, id="models-message", markup=False)
             yield Static(id="models-fetch")
             yield Static(Content(_keys()), id="models-keys")
 
     def on_mount(self) -> None:
         """Look for models."""
         self._models.filter(self._wanted)
-        self.action_look()
+        self._look_again()
         if (ended := self._fetches.take_ended()) is not None:
             self._tell_end(ended)
         self._watch_fetch()
@@ -137,7 +136,12 @@ class ModelsScreen(Dialog[Load | Unload | None]):
 
     def action_look(self) -> None:
         """Look for models again."""
-        self.run_worker(self._look(), exclusive=True, group="look")
+        self._say(Content(_("looking for models…")))
+        self._look_again()
+
+    def _look_again(self) -> None:
+        # Called when it starts: of two in a row the first is given up before that.
+        self.run_worker(self._look, exclusive=True, group="look")
 
     async def _look(self) -> None:
         """List what there is at once, then look into one file after the other."""
@@ -150,13 +154,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         found, suggestions, problems, budget = await in_thread(find)
         self._models.fill(found, suggestions, budget)
         self._show_details()
-        if problems:
-            self._say(Content.styled(sanitize_line(problems[0]), "$warning"))
-        elif not found:
-            self._say(_nothing_found())
-        elif self._looking:
-            self._say(Content(""))
-        self._looking = False
+        if self._message == _("looking for models…"):  # and nothing that somebody must read
+            self._say(_summary(found, problems))
         for model in found:
             await self._look_into(model)
 
@@ -181,6 +180,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         self.query_one("#models-details", Static).update(self._models.details(own))
 
     def _say(self, content: Content) -> None:
+        self._message = content.plain
         message = self.query_one("#models-message", Static)
         message.display = bool(content.plain)
         message.update(content)
@@ -220,7 +220,10 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         item = self._models.item
         if isinstance(item, FoundModel):
             # Made when it starts: of two quick presses the first is given up before that.
-            self.run_worker(lambda: self._load(item), exclusive=True, group="load")
+            async def load() -> None:
+                await self._load(item)
+
+            self.run_worker(load, exclusive=True, group="load")
         elif item is not None:
             self._start(item.source if isinstance(item, Suggestion) else item)
 
@@ -250,7 +253,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def _options_closed(self, model: FoundModel, problem: str | None) -> None:
         """Tell what could not be saved, and show what the new choice gives."""
         self._say(Content.styled(sanitize_line(problem), "$error") if problem else Content(""))
-        self.run_worker(self._look_into(model))
+        self.run_worker(lambda: self._look_into(model))
         self._show_details()
 
     # -- downloads
@@ -282,7 +285,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         name = sanitize_line(ended.name)
         if ended.path is not None:
             self._models.highlight_file(ended.path)
-            self.action_look()
+            self._look_again()
             self._say(Content.assemble(("✓ ", "$success"), _("{name} is here").format(name=name)))
         elif ended.error:
             self._say(Content.assemble(("✗ ", "$error"), sanitize_line(ended.error)))
@@ -303,6 +306,11 @@ def _keys() -> str:
     return " · ".join(f"{key} {what}" for key, what in keys)
 
 
-def _nothing_found() -> Content:
+def _summary(found: list[FoundModel], problems: list[str]) -> Content:
+    """What to say once we have looked; nothing where the list says it all."""
+    if problems:
+        return Content.styled(sanitize_line(problems[0]), "$warning")
+    if found:
+        return Content("")
     before, _key, after = _("No model found on this machine. Press {p} to fetch {model}.").partition("{p}")
     return Content.assemble(before, ("p", "bold $primary"), after.format(model=STARTER.summary))

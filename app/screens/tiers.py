@@ -32,13 +32,14 @@ from engine import EngineSnapshot
 LOOK_S: Final = 0.1
 
 
-class TiersScreen(Dialog[None]):
+class TiersScreen(Dialog[bool]):
     """Where every block is, why, and what moves."""
 
     CSS_PATH = "tiers.tcss"
     AUTO_FOCUS = ""  # it would scroll to the map, away from the bars
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f4,q", "dismiss", "Close"),
+        Binding("escape,q", "dismiss(False)", "Close"),
+        Binding("f4", "dismiss(True)", "Close, and the map with it"),
         Binding("up,k", "move(-1, 0)", "Row above"),
         Binding("down,j", "move(1, 0)", "Row below"),
         Binding("left,h", "move(0, -1)", "Block before"),

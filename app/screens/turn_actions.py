@@ -52,12 +52,18 @@ class TurnActions(Screen[None]):
     # -- the cursor
 
     def action_turn_up(self) -> None:
-        """Choose the turn above."""
-        self.transcript.move_cursor(-1)
+        """Go to the conversation, and there choose the turn above."""
+        self._move_cursor(-1)
 
     def action_turn_down(self) -> None:
-        """Choose the turn below."""
-        self.transcript.move_cursor(1)
+        """Go to the conversation, and there choose the turn below."""
+        self._move_cursor(1)
+
+    def _move_cursor(self, step: int) -> None:
+        if self.focused is self.transcript:
+            self.transcript.move_cursor(step)
+        else:  # its mark is not seen before
+            self.set_focus(self.transcript)
 
     def _chosen(self, role: str = "") -> Turn | None:
         """Return the turn that an action is meant for: the chosen one, or the last of `role` up to there.

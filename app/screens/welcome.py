@@ -36,10 +36,10 @@ class WelcomeScreen(Dialog[str]):
         Binding("right", "theme(1)", "Next theme"),
     ]
 
-    def __init__(self, has_models: bool, themes: Sequence[str], change: Callable[..., None]) -> None:
-        """`change(theme=...)` is called for each theme that is tried."""
+    def __init__(self, has_model: bool, themes: Sequence[str], change: Callable[..., None]) -> None:
+        """`has_model`: one is being loaded. `change(theme=...)` is called for each theme that is tried."""
         super().__init__()
-        self._has_models = has_models
+        self._has_model = has_model
         self._themes = themes
         self._change = change
 
@@ -50,11 +50,11 @@ class WelcomeScreen(Dialog[str]):
             " where each part of them is. Nothing you write leaves it."
         )
         starter = ("starter", _("Fetch the starter model ({0})").format(size(STARTER.size)))
-        if self._has_models:
-            choices = [("models", _("Choose a model found here")), starter]
+        if self._has_model:
+            choices = [("chat", _("The model found here")), ("models", _("Choose another model"))]
         else:
             choices = [starter, ("models", _("Choose a file, or another model"))]
-        choices.append(("chat", _("Look around first")))
+            choices.append(("chat", _("Look around first")))
         with VerticalScroll(id="welcome-panel", can_focus=False) as panel:
             panel.border_title = _("Welcome to Tiercel")
             yield Static(Content(about), id="welcome-about")

@@ -137,6 +137,7 @@ class Prompt(TextArea):
     def _fill(self, text: str, attachments: Iterable[Attachment]) -> None:
         self._parts = {part.name: part for part in attachments}
         self._word = ""
+        self.completions.offer([])
         self.load_text(sanitize(text))
         self.move_cursor(self.document.end)
 

@@ -53,7 +53,11 @@ class TierMap(Widget):
         & > .tier-map--ram, & > .tier-map--nvme, & > .tier-map--vram, & > .tier-map--mixed,
         & > .tier-map--moving { background: $background; }
         & > .tier-map--active { color: $foreground; background: $background; text-style: bold reverse; }
-        & > .tier-map--cursor { color: $primary; background: $background; text-style: bold reverse underline; }
+        & > .tier-map--cursor {
+            color: $primary;
+            background: $background;
+            text-style: bold reverse underline;
+        }
     }
     """
 

@@ -38,6 +38,7 @@ class TierPanel(Vertical):
         """Show nothing yet."""
         super().__init__(id=id)
         self._watch = watch or TierWatch()
+        self._shown: tuple[EngineSnapshot, float | None] = (EngineSnapshot(), None)
         self._title, self._missing = Content(""), "?"
 
     def compose(self) -> ComposeResult:
@@ -53,6 +54,7 @@ class TierPanel(Vertical):
 
     def show(self, snapshot: EngineSnapshot, now: float | None = None) -> None:
         """Show where everything is; `now` is `time.monotonic()`."""
+        self._shown = (snapshot, now)
         report = self._watch.feed(snapshot)
         age = report.age(time.monotonic() if now is None else now)
         missing = why_no_map(report)
@@ -69,6 +71,10 @@ class TierPanel(Vertical):
             widget.show(report)
         self.query_one(EventLog).show(report)
 
+    def on_resize(self) -> None:
+        """Show the same in the new width; nothing else may come for a while."""
+        self.show(*self._shown)
+
 
 class TierStrip(Vertical):
     """A line for the map and a line of numbers."""
@@ -82,6 +88,7 @@ class TierStrip(Vertical):
         """Show nothing yet."""
         super().__init__(id=id)
         self._watch = watch or TierWatch()
+        self._shown: tuple[EngineSnapshot, float | None] = (EngineSnapshot(), None)
         self._numbers = Content("")
 
     def compose(self) -> ComposeResult:
@@ -91,6 +98,7 @@ class TierStrip(Vertical):
 
     def show(self, snapshot: EngineSnapshot, now: float | None = None) -> None:
         """Show where everything is; `now` is `time.monotonic()`."""
+        self._shown = (snapshot, now)
         report = self._watch.feed(snapshot)
         age = report.age(time.monotonic() if now is None else now)
         tier_map = self.query_one(TierMap)
@@ -101,6 +109,10 @@ class TierStrip(Vertical):
         if numbers != self._numbers:
             self._numbers = numbers
             self.query_one(Static).update(numbers)
+
+    def on_resize(self) -> None:
+        """Show the same in the new width; nothing else may come for a while."""
+        self.show(*self._shown)
 
 
 def _title(report: TierReport, age: float, width: int) -> Content:

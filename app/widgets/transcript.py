@@ -12,6 +12,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
+from textual.widget import Widget
 
 from app.actions import Scope
 from app.bindings import bindings
@@ -190,12 +191,19 @@ class Transcript(TurnWindow, can_focus=True):
         if not view.is_attached or view.turn is not self._found:  # the search has gone on
             return
         if (found := select_words(view, words)) is not None:
-            widget, row_inside = found
-            row = widget.content_region.y + row_inside
+            widget, row = found
+            row += self._row_of(widget) + widget.gutter.top
         else:  # one widget for the whole text: about there
             match = words.search(view.turn.text)
             share = match.start() / len(view.turn.text) if match else 0
-            row = view.region.y + int(share * view.size.height)
-        if not self.region.y <= row < self.region.bottom - 1:
-            top = row - self.region.y + self.scroll_y - self.size.height // 3
-            self.scroll_to(y=max(0, top), animate=False)
+            row = self._row_of(view) + int(share * view.size.height)
+        if not self.scroll_y <= row < self.scroll_y + self.size.height - 1:
+            self.scroll_to(y=max(0, row - self.size.height // 3), animate=False, immediate=True)
+
+    def _row_of(self, widget: Widget) -> int:
+        """Return where in all that can be scrolled `widget` begins; unlike its region, this is never late."""
+        row, node = 0, widget
+        while node is not self and isinstance(node.parent, Widget):
+            row += node.virtual_region.y
+            node = node.parent
+        return row

@@ -58,7 +58,7 @@ class TurnView(Vertical):
 
     DEFAULT_CSS = """
     TurnView .chips { height: auto; color: $muted; }
-    TurnView.-current .head { text-style: bold underline; }
+    TurnView.-current { background: $foreground 4%; }
     """
 
     def __init__(self, turn: Turn, *, folded: bool = False, place: str = "") -> None:
@@ -105,6 +105,8 @@ class TurnView(Vertical):
 
     def on_mount(self) -> None:
         """Catch up with a reply that grew before it was shown."""
+        if not self.children:  # the application is closing
+            return
         self._ready = True
         if self.turn.status is TurnStatus.STREAMING:
             self.grow("")
@@ -130,9 +132,8 @@ class TurnView(Vertical):
 
     async def fold(self) -> None:
         """Replace the widgets of an old reply by a single one."""
-        if self._folded or not self._settled or self.turn.role == "user":
-            return
-        await self._fold()
+        if not self._folded and self._settled and self.turn.role != "user":
+            await self._fold()
 
     async def unfold(self) -> None:
         """Show a folded reply as full Markdown, unless it would take very many widgets."""
@@ -180,7 +181,8 @@ class TurnView(Vertical):
 
     async def _fold(self) -> None:
         self._folded = True
-        await self._show_body()
+        if not self._raw:
+            await self._show_body()
 
     async def _show_body(self) -> None:
         """Show the text of a reply that has ended, in the form it should have now."""

@@ -264,6 +264,8 @@ class TurnWindow(VerticalScroll):
 
     def _show_marks(self) -> None:
         """Show what stands above, between and below the turns that are mounted."""
+        if not self.query("#earlier"):  # the application is closing
+            return
         n_turns = len(self._conversation.turns)
         earlier, later = self.query_one("#earlier", Static), self.query_one("#later", Static)
         earlier.set_class(not n_turns, "-welcome")

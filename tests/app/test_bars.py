@@ -38,15 +38,11 @@ async def test_where_room_is_short_titles_are_cut_and_then_only_one_is_shown() -
     tabs = [Tab("A conversation with a long title", busy=n == 3) for n in range(5)]
     async with hosting(bar, size=(120, 5)) as (host, pilot):
         bar.show(tabs, 1)
-        for width, start in (
-            (120, " 1 A conversation w… [2 A"),
-            (80, " 1 A convers… [2 A"),
-            (40, "2/5 A conv"),
-        ):
+        for width, start in ((120, " 1 A"), (80, " 1 A"), (40, "2/5 A")):
             await pilot.resize_terminal(width, 5)
             await pilot.pause()
             line = screen_text(host).splitlines()[0]
-            assert line.startswith(start[:4])
+            assert line.startswith(start)
             assert "●" in line
             assert len(line) == width
         await pilot.click(bar, offset=(0, 0))

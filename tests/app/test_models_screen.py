@@ -239,7 +239,6 @@ async def test_two_models_of_one_name_can_be_told_apart(home: Path, models: Path
     shutil.copy(models / "chatty.gguf", other / "m.gguf")
     shutil.copy(models / "chatty.gguf", own / "m.gguf")
     async with picker(home, size=(160, 40)) as driver:
-        await driver.until(lambda: driver.text().count("x/y/m") >= 2, "both are listed")
         await driver.shows(str(own)[:40], str(other)[:40])
 
 

@@ -1,17 +1,26 @@
-"""How the screens look at the two sizes of the wireframes; `pytest --snapshot-update` accepts a change."""
+"""How every screen looks at four sizes; `pytest --snapshot-update` accepts a change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 from textual.pilot import Pilot
 
+import app.conversation as conversation
+import app.dialogs as dialogs
+import app.screens.models as models_screen
+from app import locations
 from app.app import TiercelApp
+from app.settings import SettingsFile
 from tests.app.driving import Driver
+from tests.app.tiers.models import tiers
 from tests.fakes import FakeEngine, Script
+from tests.tiny_gguf import write_tiny_model
 
 REPLY = """\
 Blocks that do not fit are **streamed** for each token:
@@ -27,6 +36,9 @@ def next_use(layer: int, pos: int) -> int:
 
 中文和 emoji 🦅 keep their columns.
 """
+SIZES = [(40, 15), (80, 24), (120, 40), (200, 60)]
+NOON = 1_796_000_000_000
+"""A moment in milliseconds since 1970, for everything that is dated."""
 
 
 class SnapCompare(Protocol):
@@ -34,36 +46,124 @@ class SnapCompare(Protocol):
 
 
 @pytest.fixture
-def app(home: Path) -> Iterator[TiercelApp]:
-    script = Script(replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct")
-    app = TiercelApp(lambda: FakeEngine(script), Path("/models/smollm2.gguf"))
+def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TiercelApp]:
+    """The application on the fake engine, in a world that is the same everywhere and always."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("TIERCEL_HOME", "home")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    clock = itertools.count(NOON, 1000)
+    monkeypatch.setattr(conversation, "now_ms", lambda: next(clock))
+    for module in (dialogs, models_screen):
+        monkeypatch.setattr(module, "available_memory", lambda: 20_000_000_000, raising=False)
+    monkeypatch.setattr(models_screen, "memory_for_model", lambda *_arguments: 17_000_000_000)
+    settings = SettingsFile(locations.settings_file())
+    settings.change(welcomed=True)
+    settings.save()
+    locations.models_dir().mkdir(parents=True)
+    write_tiny_model(locations.models_dir() / "falcon-tiny.gguf")
+    script = Script(replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct", tiers=tiers())
+    app = TiercelApp(lambda: FakeEngine(script), Path("home/models/smollm2.gguf"))
     yield app
     app.shut_down()
 
 
-async def _chat(pilot: Pilot[int | None]) -> None:
-    driver = Driver(pilot)
+async def _chat(driver: Driver) -> None:
     await driver.ready()
     driver.prompt.cursor_blink = False
     await driver.say("Where do the layers go?")
     await driver.answered()
 
 
-async def _drawer(pilot: Pilot[int | None]) -> None:
-    await _chat(pilot)
-    await pilot.press("f2")
-    await Driver(pilot).settled()
+async def _fresh(driver: Driver) -> None:
+    await driver.ready()
+    driver.prompt.cursor_blink = False
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
-def test_a_conversation(app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int]) -> None:
-    assert snap_compare(app, terminal_size=size, run_before=_chat)
+async def _versions(driver: Driver) -> None:
+    await _chat(driver)
+    await driver.pilot.press("alt+up", "r")
+    await driver.answered()
+    driver.prompt.load_message("and why?", ())
 
 
-def test_the_light_theme(app: TiercelApp, snap_compare: SnapCompare) -> None:
-    app.theme = "chalk"
-    assert snap_compare(app, terminal_size=(120, 40), run_before=_chat)
+def _pressing(*keys: str, shows: str = "") -> Callable[[Driver], Awaitable[None]]:
+    async def press(driver: Driver) -> None:
+        await _chat(driver)
+        await driver.pilot.press(*keys)
+        await driver.until(lambda: shows in driver.screen_text(), shows)
+        await driver.settled(10)
+
+    return press
 
 
-def test_the_drawer_of_a_narrow_terminal(app: TiercelApp, snap_compare: SnapCompare) -> None:
-    assert snap_compare(app, terminal_size=(80, 24), run_before=_drawer)
+def _commanding(command: str, shows: str) -> Callable[[Driver], Awaitable[None]]:
+    async def perform(driver: Driver) -> None:
+        await _chat(driver)
+        driver.prompt.text = command
+        await driver.pilot.press("enter")
+        await driver.until(lambda: shows in driver.screen_text(), shows)
+        await driver.settled(10)
+
+    return perform
+
+
+SCREENS: dict[str, Callable[[Driver], Awaitable[None]]] = {
+    "new": _fresh,
+    "chat": _chat,
+    "versions": _versions,
+    "conversations": _pressing("f2"),
+    "sampling": _pressing("ctrl+r", shows="temperature"),
+    "find": _commanding("/find blocks", "blocks"),
+    "help": _pressing("f1", shows="Enter"),
+    "models": _pressing("f3", shows="fits"),
+    "history": _pressing("ctrl+f", shows="any time"),
+    "settings": _pressing("f12", shows="Settings"),
+    "palette": _pressing("ctrl+p", shows="Stop"),
+    "personas": _commanding("/persona", "Personas"),
+    "budget": _commanding("/budget", "Memory budget"),
+    "details": _pressing("alt+up", "enter", shows="tok/s"),
+}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_screen(app: TiercelApp, snap_compare: SnapCompare, screen: str, size: tuple[int, int]) -> None:
+    async def go(pilot: Pilot[int | None]) -> None:
+        await SCREENS[screen](Driver(pilot))
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+def test_the_map_of_the_tiers(app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    async def go(pilot: Pilot[int | None]) -> None:
+        driver = Driver(pilot)
+        await _chat(driver)
+        driver.app.action_tiers()
+        while len(driver.app.screen_stack) == 1:
+            driver.app.action_tiers()
+            await driver.settled()
+        await driver.settled(10)
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+def test_the_welcome(app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    async def go(pilot: Pilot[int | None]) -> None:
+        driver = Driver(pilot)
+        await driver.ready()
+        driver.app.welcome(has_model=True)
+        await driver.settled(10)
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("theme", ["amber", "chalk", "contrast", "fjord", "heather", "terminal"])
+def test_the_other_themes(app: TiercelApp, snap_compare: SnapCompare, theme: str) -> None:
+    async def go(pilot: Pilot[int | None]) -> None:
+        await _chat(Driver(pilot))
+
+    app.theme = theme
+    assert snap_compare(app, terminal_size=(120, 40), run_before=go)

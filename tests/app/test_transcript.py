@@ -95,7 +95,7 @@ async def test_keys_move_the_cursor_while_the_conversation_has_the_focus() -> No
 async def test_the_cursor_walks_through_a_long_conversation_and_always_is_in_view() -> None:
     transcript = Transcript(Conversation(), WELCOME)
     async with hosting(transcript) as (host, pilot):
-        conversation = await opened(transcript, pilot, talk(40))
+        conversation = await opened(transcript, pilot, talk(30))
         texts = [turn.text for turn in conversation.turns]
         for text in reversed(texts[:-1]):
             transcript.move_cursor(-1)
@@ -119,7 +119,8 @@ async def test_of_500_messages_few_are_mounted_wherever_one_is() -> None:
         transcript.focus()
         transcript.scroll_home(animate=False)
         for _ in range(30):
-            await pilot.press("pagedown")
+            transcript.scroll_page_down(animate=False)
+            await pilot.pause(0.03)
             texts = mounted(transcript)
             assert len(texts) <= MOST
             start = [turn.text for turn in conversation.turns].index(texts[0])
@@ -132,22 +133,20 @@ async def test_of_500_messages_few_are_mounted_wherever_one_is() -> None:
 async def test_scrolling_up_and_down_again_reads_on_where_it_was() -> None:
     transcript = Transcript(Conversation(), WELCOME)
     async with hosting(transcript) as (host, pilot):
-        conversation = await opened(transcript, pilot, talk(100))
-        transcript.focus()
-        seen = [screen_text(host)]
-        for key in ["pageup"] * 40 + ["pagedown"] * 40:
-            await pilot.press(key)
-            await pilot.pause()
-            await until(pilot, lambda: not transcript._loading)
-            await pilot.pause()
-            seen.append(screen_text(host))
-        up, down = seen[:41], seen[40:]
+        conversation = await opened(transcript, pilot, talk(35))
         texts = [turn.text for turn in conversation.turns]
-        for shots in (up, down):
-            missing = [text for text in texts if not any(f"{text} " in shot for shot in shots)]
-            assert missing == []
-        assert "question 0 " in up[-1]
-        assert "answer 99 " in down[-1]
+        assert len(texts) > MOST
+        seen = [screen_text(host)]
+        for scroll in [transcript.scroll_page_up] * 13 + [transcript.scroll_page_down] * 13:
+            scroll(animate=False)
+            await pilot.pause(0.05)
+            await until(pilot, lambda: not transcript._loading)
+            await pilot.pause(0.05)
+            seen.append(screen_text(host))
+        for shots in (seen[:14], seen[13:]):
+            assert [text for text in texts if not any(f"{text} " in shot for shot in shots)] == []
+        assert "question 0 " in seen[13]
+        assert "answer 34 " in seen[-1]
 
 
 async def test_text_that_comes_out_of_view_is_counted_and_end_goes_there() -> None:

@@ -207,6 +207,21 @@ async def test_the_strip_is_two_lines_with_the_whole_model(width: int) -> None:
         assert ("waits 60%" in lines[1]) == (width >= 80)
 
 
+@pytest.mark.parametrize("make", [TierPanel, TierStrip])
+async def test_what_was_shown_while_hidden_is_there_when_seen(
+    make: Callable[[], TierPanel | TierStrip],
+) -> None:
+    widget = make()
+    widget.display = False
+    async with hosted(widget, size=(80, 40)) as pilot:
+        widget.show(REPLY[-1], REPLY[-1].at)
+        widget.display = True
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        assert "3.02/3.62 GB" in text
+        assert make is TierStrip or "● live" in text.splitlines()[1].rstrip()[-7:]
+
+
 async def test_events_are_filtered_and_their_escapes_shown() -> None:
     log = EventLog()
     events = (TierEvent(0.0, "one moved \x1b[2J"), TierEvent(1.0, "memory is short: two went"))
