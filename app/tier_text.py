@@ -14,7 +14,6 @@ from app.tier_report import TierReport
 from app.tier_words import (
     bar_parts,
     clock,
-    kind_of,
     legend,
     limit_words,
     link_words,
@@ -137,6 +136,6 @@ def as_json(report: TierReport) -> dict[str, object]:
         "predicted_decode_tok_s": report.predicted_tok_s and round(report.predicted_tok_s, 3),
         "limited_by": report.limited_by,
         "limit": report.limit,
-        "events": [{"at": event.at, "kind": kind_of(event), "text": event.text} for event in report.events],
+        "events": [{"at": event.at, "kind": event.kind, "text": event.text} for event in report.events],
         "events_dropped": report.events_dropped,
     }

@@ -7,26 +7,12 @@ line never chooses a language, so that it speaks English.
 from __future__ import annotations
 
 import time
-from enum import StrEnum
 
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.tier_layout import Activity
 from app.tier_report import Limit, TierReport, TierTotal
 from engine import BlockPlace, EngineState, Tier, TierEvent
-
-
-class EventKind(StrEnum):
-    """What an event is about."""
-
-    MOVE = "move"
-    WARNING = "warning"
-
-
-def kind_of(event: TierEvent) -> EventKind:
-    """Return the kind of an event, told by its words, which are the engine's."""
-    words = ("memory is short", "was not changed", "not all blocks", "cannot", "failed")
-    return EventKind.WARNING if any(word in event.text for word in words) else EventKind.MOVE
 
 
 def size(n_bytes: float) -> str:

@@ -38,6 +38,7 @@ from engine.events import (
     ReplyStatus,
     Tier,
     TierEvent,
+    TierEventKind,
     TierSnapshot,
 )
 from engine.machine import available_memory
@@ -134,6 +135,7 @@ __all__ = [
     "TensorInfo",
     "Tier",
     "TierEvent",
+    "TierEventKind",
     "TierSnapshot",
     "Tokenizer",
     "TokenizerError",

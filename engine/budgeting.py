@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.errors import BudgetError, ContextError, StreamError
+from engine.events import TierEventKind
 from engine.loading import LoadedModel
 from engine.machine import available_memory
 from engine.requirements import Room, room_for_weights, scratch_bytes
@@ -45,7 +46,7 @@ def change_budget(loaded: LoadedModel, budget: Budget | None, stopped: Callable[
 
 def _tell(loaded: LoadedModel, tiers: TieredWeights, text: str) -> None:
     loaded.budget_notices = (text,)
-    tiers.note(text)
+    tiers.note(text, TierEventKind.WARNING)
 
 
 def _room(loaded: LoadedModel, tiers: TieredWeights, budget: Budget | None) -> Room:

@@ -227,6 +227,14 @@ class BlockPlace:
     tier: Tier
 
 
+class TierEventKind(StrEnum):
+    """What an event of the tiers is about."""
+
+    MOVE = "move"
+    WARNING = "warning"
+    """Something did not go as asked, or memory is short."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierEvent:
     """Something that moved or changed, with its reason."""
@@ -234,6 +242,7 @@ class TierEvent:
     at: float
     """Seconds since the epoch."""
     text: str
+    kind: TierEventKind = TierEventKind.MOVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -71,8 +71,9 @@ class ModelOptionsScreen(Dialog[str | None]):
         except ValueError as error:
             self._tell(Content.assemble(("✗ ", "$error"), sanitize_line(str(error))))
             return
-        self.run_worker(lambda: self._preview(own), exclusive=True)
+        self._preview(own)
 
+    @work(exclusive=True)
     async def _preview(self, own: ModelSettings) -> None:
         values, path = self._settings.values, self._model.path
         options = load_options(replace(values, models={str(path): own}), path)

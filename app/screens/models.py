@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from textual import events, on
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -122,7 +122,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def on_mount(self) -> None:
         """Look for models."""
         self._models.filter(self._wanted)
-        self._look_again()
+        self._look()
         if (ended := self._fetches.take_ended()) is not None:
             self._tell_end(ended)
         self._watch_fetch()
@@ -137,12 +137,9 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def action_look(self) -> None:
         """Look for models again."""
         self._say(Content(_("looking for models…")))
-        self._look_again()
+        self._look()
 
-    def _look_again(self) -> None:
-        # Called when it starts: of two in a row the first is given up before that.
-        self.run_worker(self._look, exclusive=True, group="look")
-
+    @work(exclusive=True, group="look")
     async def _look(self) -> None:
         """List what there is at once, then look into one file after the other."""
         settings = self._settings.values
@@ -219,14 +216,11 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def _choose(self) -> None:
         item = self._models.item
         if isinstance(item, FoundModel):
-            # Made when it starts: of two quick presses the first is given up before that.
-            async def load() -> None:
-                await self._load(item)
-
-            self.run_worker(load, exclusive=True, group="load")
+            self._load(item)
         elif item is not None:
             self._start(item.source if isinstance(item, Suggestion) else item)
 
+    @work(exclusive=True, group="load")
     async def _load(self, model: FoundModel) -> None:
         """Close with this model, unless it is known or found out now that it cannot be loaded."""
         known = self._models.previews.get(model.path)
@@ -253,8 +247,12 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def _options_closed(self, model: FoundModel, problem: str | None) -> None:
         """Tell what could not be saved, and show what the new choice gives."""
         self._say(Content.styled(sanitize_line(problem), "$error") if problem else Content(""))
-        self.run_worker(lambda: self._look_into(model))
+        self._refresh(model)
         self._show_details()
+
+    @work
+    async def _refresh(self, model: FoundModel) -> None:
+        await self._look_into(model)
 
     # -- downloads
 
@@ -285,7 +283,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         name = sanitize_line(ended.name)
         if ended.path is not None:
             self._models.highlight_file(ended.path)
-            self._look_again()
+            self._look()
             self._say(Content.assemble(("✓ ", "$success"), _("{name} is here").format(name=name)))
         elif ended.error:
             self._say(Content.assemble(("✗ ", "$error"), sanitize_line(ended.error)))

@@ -22,12 +22,12 @@ from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.tier_report import TierReport, TierWatch
-from app.tier_words import EventKind, legend, row_legend, size, tier_name, why_no_map, why_there
+from app.tier_words import legend, row_legend, size, tier_name, why_no_map, why_there
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
-from engine import EngineSnapshot
+from engine import EngineSnapshot, TierEventKind
 
 LOOK_S: Final = 0.1
 
@@ -55,7 +55,7 @@ class TiersScreen(Dialog[bool]):
         self._look = snapshot
         self._watch = watch or TierWatch()
         self._report: TierReport | None = None
-        self._only: EventKind | None = None
+        self._only: TierEventKind | None = None
 
     def compose(self) -> ComposeResult:
         """Build the panel."""
@@ -114,7 +114,7 @@ class TiersScreen(Dialog[bool]):
 
     def action_filter(self) -> None:
         """Show all events, then moves, then warnings."""
-        order = (None, EventKind.MOVE, EventKind.WARNING)
+        order = (None, TierEventKind.MOVE, TierEventKind.WARNING)
         self._only = order[(order.index(self._only) + 1) % len(order)]
         self.query_one(EventLog).filter(self._only)
         self._show_filter()
@@ -150,7 +150,7 @@ class TiersScreen(Dialog[bool]):
         )
 
     def _show_filter(self) -> None:
-        names = ((None, _("all")), (EventKind.MOVE, _("moves")), (EventKind.WARNING, _("warnings")))
+        names = ((None, _("all")), (TierEventKind.MOVE, _("moves")), (TierEventKind.WARNING, _("warnings")))
         parts = [(f"[{name}] " if only is self._only else f" {name}  ") for only, name in names]
         heading = Content.assemble((_("EVENTS") + "  ", "bold $muted"), ("".join(parts), "$muted"))
         self.query_one("#tiers-filter", Static).update(heading)

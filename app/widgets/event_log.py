@@ -9,8 +9,8 @@ from textual.widget import Widget
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.tier_report import TierReport
-from app.tier_words import EventKind, clock, kind_of
-from engine import TierEvent
+from app.tier_words import clock
+from engine import TierEvent, TierEventKind
 
 
 class EventLog(Widget):
@@ -26,7 +26,7 @@ class EventLog(Widget):
         super().__init__()
         self._events: tuple[TierEvent, ...] = ()
         self._dropped = 0
-        self._only: EventKind | None = None
+        self._only: TierEventKind | None = None
 
     def show(self, report: TierReport) -> None:
         """Show the events of a report."""
@@ -34,16 +34,16 @@ class EventLog(Widget):
             self._events, self._dropped = report.events, report.events_dropped
             self.refresh(layout=True)
 
-    def filter(self, only: EventKind | None) -> None:
+    def filter(self, only: TierEventKind | None) -> None:
         """Show only events of one kind, or all."""
         self._only = only
         self.refresh(layout=True)
 
     def render(self) -> VisualType:
         """Draw the lines."""
-        kinds = [(event, kind_of(event)) for event in reversed(self._events)]
         width = self.content_size.width
-        lines = [_line(event, kind, width) for event, kind in kinds if self._only in (None, kind)]
+        shown = (event for event in reversed(self._events) if self._only in (None, event.kind))
+        lines = [_line(event, width) for event in shown]
         if not lines:
             lines = [Content.styled(_("nothing has happened yet"), "$muted")]
         if self._dropped:
@@ -52,9 +52,9 @@ class EventLog(Widget):
         return Content("\n").join(lines)
 
 
-def _line(event: TierEvent, kind: EventKind, width: int) -> Content:
+def _line(event: TierEvent, width: int) -> Content:
     """One event; what does not fit goes on below its beginning."""
-    mark = ("! ", "$warning") if kind is EventKind.WARNING else ("· ", "$muted")
+    mark = ("! ", "$warning") if event.kind is TierEventKind.WARNING else ("· ", "$muted")
     head = Content.assemble((clock(event), "$muted"), " ", mark)
     indent = head.cell_length
     text = Content(sanitize_line(event.text)).wrap(max(8, width - indent))

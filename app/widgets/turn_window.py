@@ -280,7 +280,9 @@ class TurnWindow(VerticalScroll):
     def _show_unseen(self) -> None:
         """Draw the line above which the model sees nothing, if it is in the window."""
         unseen = self.query_one("#unseen", Static)
-        views = [view for view in self.query(TurnView) if view.turn.id == self._seen_from]
+        not_first = self._conversation.turns[1:]  # above the first there is nothing to see
+        seen = next((turn for turn in not_first if turn.id == self._seen_from), None)
+        views = [view for view in self.query(TurnView) if view.turn is seen]
         unseen.display = bool(views)
         if views:
             unseen.update(Content(_("▲ the model no longer sees what is above")))

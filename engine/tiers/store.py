@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.errors import CancelledError
-from engine.events import BlockPlace, Tier, TierEvent, TierSnapshot
+from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapshot
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
@@ -307,13 +307,14 @@ class TieredWeights:
         smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident))
         if smaller >= self.plan.ram_bytes:
             if self._events[-1].text != _NOTHING_LEFT:
-                self.note(_NOTHING_LEFT)
+                self.note(_NOTHING_LEFT, TierEventKind.WARNING)
             return
         self._budget = smaller
         gone = self._move_out(plan(self.blocks, smaller, self._rates, among=resident))
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self.note(
-            f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on"
+            f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on",
+            TierEventKind.WARNING,
         )
 
     def _move_out(self, new: Plan) -> frozenset[int]:
@@ -352,8 +353,8 @@ class TieredWeights:
             slot_bytes=self.plan.slot_bytes,
         )
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, kind: TierEventKind = TierEventKind.MOVE) -> None:
         """Tell a person of something that moved, or could not."""
-        self._events.append(TierEvent(time.time(), text))
+        self._events.append(TierEvent(time.time(), text, kind))
         self._n_events += 1
         self._on_change(self.snapshot())

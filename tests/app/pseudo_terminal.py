@@ -33,7 +33,7 @@ class Terminal:
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
     ) -> None:
-        """Start `python ARGUMENTS` in a terminal of `size` (columns, rows); `errors` is its standard error."""
+        """Start `python ARGUMENTS` in a terminal of `size` (columns, rows); `errors` takes its errors."""
         self.written = bytearray()
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
@@ -50,7 +50,7 @@ class Terminal:
             file_actions=files,
             setsid=True,
         )
-        self._ended = False
+        self._exit_code: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -94,23 +94,27 @@ class Terminal:
     def wait_for_end(self, seconds: float = 20.0) -> int:
         """Read until the process ends, and return its exit code, negative for a signal."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            ended, status = os.waitpid(self.child, os.WNOHANG)
-            while self.master >= 0 and self.read(0):
-                pass
-            if ended:
-                self._ended = True
-                return os.waitstatus_to_exitcode(status)
+        while (code := self.exit_code()) is None:
+            if time.monotonic() > end:
+                raise AssertionError(f"it never ended; the last was {bytes(self.written[-500:])!r}")
             self.read(_STEP_S)
-        self.kill()
-        raise AssertionError(f"it never ended; the last was {bytes(self.written[-500:])!r}")
+        while self.master >= 0 and self.read(0):
+            pass
+        return code
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the process runs."""
+        if self._exit_code is None:
+            ended, status = os.waitpid(self.child, os.WNOHANG)
+            if ended:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
 
     def kill(self) -> None:
         """End the process, if it still runs, without asking it."""
-        if not self._ended:
+        if self.exit_code() is None:
             os.kill(self.child, signal.SIGKILL)
-            os.waitpid(self.child, 0)
-            self._ended = True
+            self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1])
 
     def cpu_s(self) -> float:
         """Return the processor seconds of the process so far, all threads together."""

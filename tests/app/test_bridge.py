@@ -87,8 +87,8 @@ class Nobody:
             FinishReason.LENGTH,
             90,
             None,
-            "ended here: the context of 100 tokens is full; ^N begins a new conversation, F3 and then ^O choose"
-            " a larger context",
+            "ended here: the context of 100 tokens is full; ^N begins a new conversation, F3 and then ^O "
+            "choose a larger context",
         ),
         (
             FinishReason.ERROR,

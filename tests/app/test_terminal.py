@@ -53,7 +53,7 @@ application.Engine = lambda: FakeEngine(script)
 signals.GRACE_S = 1.0
 def crash(self):
     raise RuntimeError("on purpose")
-ChatScreen.newest = crash
+ChatScreen.action_newest = crash
 raise SystemExit(application.main(Path("/m/" + EVIL + ".gguf")))
 """
 
@@ -319,10 +319,10 @@ def test_a_signal_ends_it_even_when_nobody_reads_the_terminal(terminal: Screen, 
         time.sleep(0.15)
     os.kill(terminal.child, signal.SIGTERM)
     end = time.monotonic() + 20
-    while not (ended := os.waitpid(terminal.child, os.WNOHANG))[0]:
+    while terminal.exit_code() is None:
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert os.waitstatus_to_exitcode(ended[1]) == 128 + signal.SIGTERM
+    assert terminal.exit_code() == 128 + signal.SIGTERM
     assert _texts(home)[0] == "hello"
 
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from engine import BlockPlace, EngineSnapshot, EngineState, ModelInfo, Tier, TierEvent, TierSnapshot
+from engine import (
+    BlockPlace,
+    EngineSnapshot,
+    EngineState,
+    ModelInfo,
+    Tier,
+    TierEvent,
+    TierEventKind,
+    TierSnapshot,
+)
 
+WARNING = TierEventKind.WARNING
 RATE = 1_400_000_000
 
 
@@ -65,7 +75,9 @@ def tiers(placed: tuple[BlockPlace, ...] | None = None, **changes: object) -> Ti
         in_flight=((streamed[4], 1.0), (streamed[5], 0.62)) if len(streamed) > 5 else (),
         events=(
             TierEvent(1_790_000_000.0, "41 of 69 blocks are in memory, 2.51 GB of 4.58 GB"),
-            TierEvent(1_790_000_060.0, "memory is short: 3 blocks, 220 MB, are read from disk from now on"),
+            TierEvent(
+                1_790_000_060.0, "memory is short: 3 blocks, 220 MB, are read from disk from now on", WARNING
+            ),
         ),
         events_dropped=0,
         passes=0,

@@ -12,7 +12,7 @@ from app.tier_history import BINS, Rate, sparkline
 from app.tier_layout import Activity
 from app.tier_report import Limit, TierReport, TierWatch
 from app.tier_text import as_json, as_lines
-from app.tier_words import bar_parts, kind_of, limit_words, moving_words, why_no_map, why_there
+from app.tier_words import bar_parts, limit_words, moving_words, why_no_map, why_there
 from engine import EngineSnapshot, EngineState, Tier, TierEvent
 from tests.app.tiers.models import RATE, blocks, model, running, snapshot, tiers
 
@@ -260,18 +260,3 @@ def test_json_has_the_promised_keys() -> None:
         "events_dropped",
     }
     assert len(result["blocks"]) == len(blocks())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("memory is short: 3 blocks, 220 MB, are read from disk from now on", "warning"),
-        ("memory is short, and nothing more can be given back", "warning"),
-        ("the memory budget was not changed: 1 MB of memory for weights are too little", "warning"),
-        ("not all blocks came into memory: the disk failed", "warning"),
-        ("41 of 69 blocks are in memory, 2.51 GB of 4.58 GB", "move"),
-        ("the memory for weights is 1.00 GB: 3 blocks came into memory and 0 left it", "move"),
-    ],
-)
-def test_warnings_are_told_from_moves(text: str, kind: str) -> None:
-    assert kind_of(TierEvent(0.0, text)) == kind

@@ -22,7 +22,7 @@ from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
 from app.widgets.tier_panel import TierPanel, TierStrip
-from engine import EngineSnapshot, EngineState, TierEvent
+from engine import EngineSnapshot, EngineState, TierEvent, TierEventKind
 from tests.app.tiers.models import blocks, model, running, snapshot, tiers
 
 REPLY = running(60)
@@ -224,7 +224,10 @@ async def test_what_was_shown_while_hidden_is_there_when_seen(
 
 async def test_events_are_filtered_and_their_escapes_shown() -> None:
     log = EventLog()
-    events = (TierEvent(0.0, "one moved \x1b[2J"), TierEvent(1.0, "memory is short: two went"))
+    events = (
+        TierEvent(0.0, "one moved \x1b[2J"),
+        TierEvent(1.0, "memory is short: two went", TierEventKind.WARNING),
+    )
     report = TierWatch().feed(snapshot(tiers(events=events, events_dropped=3)))
     async with hosted(log, size=(60, 20)) as pilot:
         log.show(report)
