@@ -110,6 +110,7 @@ class TiercelApp(DialogActions):
     def on_mount(self) -> None:
         """Paint, then start everything that takes time."""
         self.theme_changed_signal.subscribe(self, self._keep_theme)
+        self.set_interval(1.0, self.watch_fetches)
         if not self.is_headless:
             end_on_signals(self._end, self.shut_down)
             self.set_interval(1.0, self._watch_terminal)

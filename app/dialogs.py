@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
-from app import locations
 from app.background import in_thread
 from app.i18n import _
+from app.models.options import load_options
 from app.sanitize import sanitize_line
 from app.screens.chat import ChatScreen
 from app.settings import ModelSettings, SettingsFile
 from app.store import Store
-from engine import Budget, EngineError, LoadOptions, available_memory, parse_budget
+from engine import Budget, EngineError, available_memory, parse_budget
 
 if TYPE_CHECKING:
     from app.fetch import Fetches
@@ -50,17 +50,19 @@ class DialogActions(App[int]):
 
     def load_model(self, path: Path) -> None:
         """Load a model as the settings say, those for it alone before those for all."""
-        settings = self.settings_file.values
-        own = settings.models.get(str(path), ModelSettings())
-        self.chat.load(
-            LoadOptions(
-                path,
-                context=own.context or settings.context,
-                threads=settings.threads,
-                ram_budget=self.ram_budget or own.ram_budget or settings.ram_budget,
-                rates_file=locations.rates_file(),
-            )
-        )
+        self.chat.load(load_options(self.settings_file.values, path, self.ram_budget))
+
+    def watch_fetches(self) -> None:
+        """Tell of a download that ended while its screen was closed; load it where nothing is loaded."""
+        if "fetches" not in self.__dict__ or self.in_dialog:
+            return
+        ended = self.fetches.take_ended()
+        if ended is not None and ended.error:
+            self.chat.notice("error", ended.error)
+        elif ended is not None and ended.path is not None:
+            self.chat.hint(_("{name} has arrived: F3 loads it").format(name=sanitize_line(ended.path.stem)))
+            if self.chat.bridge.snapshot.model is None:
+                self.load_model(ended.path)
 
     def change_model_settings(self, path: Path, **changes: Any) -> None:
         """Remember settings of one model."""

@@ -251,7 +251,8 @@ class ChatScreen(ConversationActions):
     async def _send_message(self, event: Prompt.Submitted) -> None:
         text = message_of(event.text)
         conversation = self.workspace.current
-        files, problems = await in_thread(lambda: read_attachments(text, Path.cwd()))
+        kept = {part.name for part in event.attachments}
+        files, problems = await in_thread(lambda: read_attachments(text, Path.cwd(), kept))
         if problems:
             self.hint(problems[0])
             return
@@ -261,8 +262,7 @@ class ChatScreen(ConversationActions):
             conversation.cut(self.editing)
             self.editing = None
         message = conversation.add("user", text)
-        known = {part.name for part in event.attachments}
-        message.attachments = (*event.attachments, *(part for part in files if part.name not in known))
+        message.attachments = (*event.attachments, *files)
         prompt = self.query_one(Prompt)
         prompt.sent(text)
         self.workspace.keep_draft("")
@@ -352,6 +352,10 @@ class ChatScreen(ConversationActions):
     def _find_next(self, event: FindBar.Next) -> None:
         self.query_one(FindBar).show_count(*self.transcript.find_next(event.step))
 
+    @on(Transcript.Found)
+    def _show_found(self, event: Transcript.Found) -> None:
+        self.query_one(FindBar).show_count(event.place, event.count)
+
     @on(FindBar.Closed)
     def _end_find(self) -> None:
         self.transcript.focus()
@@ -385,6 +389,8 @@ class ChatScreen(ConversationActions):
         from app.editor import EditorError, edit_text
 
         prompt = self.query_one(Prompt)
+        self.keep_draft()
+        self._pull()  # nothing is saved while the editor has the terminal
         try:
             text, note = edit_text(self.app, prompt.text)
         except EditorError as error:

@@ -15,10 +15,12 @@ from pathlib import Path
 from textual import on
 from textual.widgets import Input
 
+from app.actions import Action
 from app.background import in_thread
 from app.bridge import Bridge
 from app.conversation import Conversation
 from app.i18n import _
+from app.keymap import by_id
 from app.locations import expanded
 from app.sanitize import sanitize_line
 from app.screens.turn_actions import TurnActions
@@ -45,6 +47,10 @@ class ConversationActions(TurnActions):
 
     def show_engine(self) -> None:
         """Show what depends on the engine, the settings and the conversation."""
+        raise NotImplementedError
+
+    def ask_argument(self, action: Action) -> None:
+        """Begin the slash command of `action` in the message box."""
         raise NotImplementedError
 
     def set_chats(self, shown: bool) -> None:
@@ -216,6 +222,11 @@ class ConversationActions(TurnActions):
         if conversation is None:
             conversation = await in_thread(lambda: self._store.load(event.conversation_id))
         await self._delete(conversation)
+
+    @on(ConversationList.RenameAsked)
+    async def _rename_listed(self, event: ConversationList.RenameAsked) -> None:
+        await self.open_conversation(event.conversation_id)
+        self.ask_argument(by_id("chat.rename"))
 
     # -- one conversation
 
