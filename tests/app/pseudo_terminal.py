@@ -83,7 +83,7 @@ class Terminal:
         """Read until `condition` holds; fail naming `what`."""
         end = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > end:
+            if time.monotonic() > end or (self.exit_code() is not None and not self.read(0)):
                 raise AssertionError(f"{what!r} never came; the last was {bytes(self.written[-500:])!r}")
             self.read(_STEP_S)
 

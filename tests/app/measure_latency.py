@@ -1,0 +1,153 @@
+"""How fast the interface answers: from a key to its letter, and from Enter to a long conversation."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from app.conversation import Conversation
+from app.store import Store
+from tests.app.measure_first_paint import BARE, OURS, first_paint_s
+from tests.app.measuring import MODEL, READY, Result, home, newest, percentile, spread, start
+from tests.app.pseudo_terminal import Terminal
+
+KEY_MS = 50.0
+OPEN_MS = 1000.0
+FIRST_PAINT_MS = 250.0
+MESSAGES = 500
+_LETTERS = [chr(code) for code in range(0x410, 0x450)]
+"""Cyrillic: nothing else on the screen has them, so one that is seen is the one that was typed."""
+_LINE = 30
+"""Letters before the message box is emptied."""
+_LOADING = """
+import sys
+from pathlib import Path
+import app.app as application
+from engine import EngineState
+
+class Reloading(application.TiercelApp):
+    def on_mount(self):
+        self.set_interval(0.02, self.reload)
+
+    def reload(self):
+        if self.chat.bridge.snapshot.state is EngineState.READY:
+            self.load_model(Path(sys.argv[1]))
+
+application.TiercelApp = Reloading
+raise SystemExit(application.main(Path(sys.argv[1])))
+"""
+_COUNT = "Write the numbers from 1 to 5000, one on each line. Do not stop before 5000.\r"
+_REPLY = (
+    "The plan has **three** parts:\n\n- measure what there is, with `numbers`\n- change one thing\n- measure "
+    "again\n\nAnd then, in a few words, what was found and what was not: the next person need not ask.\n"
+    "\n```python\nfor place in range(10):\n    total += weights[place]\n```\n"
+)
+
+
+def keys(count: int) -> list[Result]:
+    """Measure key to paint: idle, while a reply streams, and while a model loads."""
+    results = []
+    with home("greedy = true\n") as folder:
+        with start(folder, "-m", "app", "-m", str(MODEL)) as terminal:
+            terminal.wait_for(READY, 60)
+            terminal.read_for(1.0)
+            results.append(_key_result("idle", _type(terminal, count, lambda: None)))
+
+            def speak() -> None:
+                if newest(folder)[0] != "streaming":
+                    terminal.type("\x0e")  # a new conversation
+                    terminal.read_for(0.3)
+                    terminal.type(_COUNT)
+                    terminal.until(lambda: newest(folder)[0] == "streaming", "a reply")
+                    terminal.read_for(0.5)
+
+            results.append(_key_result("while a reply streams", _type(terminal, count, speak)))
+        with start(folder, "-c", _LOADING, str(MODEL)) as terminal:
+            terminal.wait_for(b"loading", 60)
+            results.append(_key_result("while a model loads", _type(terminal, count, lambda: None)))
+    return results
+
+
+def _key_result(when: str, times: list[float]) -> Result:
+    middle, late, worst = (1e3 * percentile(times, share) for share in (0.5, 0.95, 1.0))
+    shown = f"p50 {middle:.1f} ms, p95 {late:.1f} ms, worst {worst:.1f} (n={len(times)})"
+    return Result(f"key to paint, {when}", shown, f"p95 under {KEY_MS:.0f} ms", late < KEY_MS)
+
+
+def _type(terminal: Terminal, count: int, prepare: Callable[[], None]) -> list[float]:
+    """Type `count` letters at random moments, and return how long each took to be seen, in seconds."""
+    chance, times = random.Random(0), []
+    while len(times) < count:
+        terminal.type("\x15")  # the message box is emptied
+        terminal.read_for(0.3)
+        prepare()
+        for letter in chance.sample(_LETTERS, min(_LINE, count - len(times))):
+            terminal.read_for(chance.uniform(0.03, 0.25))
+            seen, wanted = b"", letter.encode()
+            began = time.perf_counter()
+            terminal.type(letter)
+            while wanted not in seen:
+                seen = seen[-1:] + terminal.read(1.0)
+                if time.perf_counter() - began > 10:
+                    raise AssertionError(f"a letter was not drawn: {bytes(terminal.written[-500:])!r}")
+            times.append(time.perf_counter() - began)
+    return times
+
+
+def opening(count: int) -> list[Result]:
+    """Measure opening conversations of 500 messages, from Enter to the last byte of the screen."""
+    times = []
+    with home() as folder:
+        _write_conversations(folder / "data", count)
+        with start(folder, "-m", "tests.app.paced_engine", "prose", str(folder / "report")) as terminal:
+            terminal.wait_for(READY)
+            terminal.wait_for(b"conversation 0")
+            for number in range(count):
+                terminal.type("\x1bOQ")  # the list
+                terminal.read_for(1.0)
+                terminal.type("\x1b[B")
+                terminal.read_for(0.5)
+                mark, place = f"the end of {number}".encode(), len(terminal.written)
+                began = drawn = time.perf_counter()
+                terminal.type("\r")
+                while terminal.read(0.5 if mark in terminal.written[place:] else 5.0):
+                    drawn = time.perf_counter()
+                if mark not in terminal.written[place:]:
+                    raise AssertionError(f"conversation {number} was not drawn")
+                times.append(1e3 * (drawn - began))
+                terminal.type("\x1b")
+                terminal.read_for(0.5)
+    shown = spread(times, "ms", 0)
+    return [Result(f"opening {MESSAGES} messages", shown, f"under {OPEN_MS:.0f} ms", max(times) < OPEN_MS)]
+
+
+def _write_conversations(folder: Path, count: int) -> None:
+    store = Store(folder / "conversations.db")
+    store.start()
+    now = time.time_ns() // 1_000_000
+    for number in range(count):
+        conversation = Conversation(title=f"conversation {number}")
+        for place in range(MESSAGES // 2):
+            conversation.add("user", f"What comes after step {place}?")
+            end = f"\nthe end of {number}\n" if place == MESSAGES // 2 - 1 else ""
+            conversation.add("assistant", _REPLY + end)
+        conversation.updated_at = now - 1000 * number
+        store.add(conversation, *conversation.turns)
+        store.save_conversation(conversation)
+    assert store.close(60), "the conversations were not written"
+
+
+def first_paint(count: int) -> list[Result]:
+    """Measure the first paint against a bare application of Textual."""
+    differences = []
+    with home() as folder:
+        first_paint_s(OURS, str(folder)), first_paint_s(BARE, str(folder))  # files are cached, code compiled
+        for _ in range(count):
+            ours = first_paint_s(OURS, str(folder))
+            differences.append(1e3 * (ours - first_paint_s(BARE, str(folder))))
+    middle = percentile(differences, 0.5)
+    shown = spread(differences, "ms", 0)
+    mark = f"at most {FIRST_PAINT_MS:.0f} ms"
+    return [Result("first paint after a bare Textual's", shown, mark, middle <= FIRST_PAINT_MS)]
