@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = "or hf:owner/repository/file.gguf, with @revision if need be; broken off, it goes on the next time"
     parser.add_argument("name", metavar="NAME", help=f"{names}; {form}")
     parser.epilog = (
-        "examples: tiercel pull smollm2; tiercel pull "
+        "example: tiercel pull smollm2, or tiercel pull "
         "hf:bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q4_K_M.gguf"
     )
 

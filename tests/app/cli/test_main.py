@@ -18,7 +18,10 @@ import pytest
 from app.__main__ import main
 from tests.tiny_gguf import CHATML, write_tiny_model
 
-COMMANDS = ("run", "bench", "probe", "perplexity", "tokenize", "render", "inspect", "models", "pull")
+COMMANDS = (
+    *("run", "chat", "history", "tiers", "bench", "probe"),
+    *("perplexity", "tokenize", "render", "inspect", "models", "pull"),
+)
 
 
 @pytest.fixture(scope="module")
