@@ -250,4 +250,6 @@ def main(model: Path | None = None, ram_budget: Budget | None = None) -> int:
 
 def _briefly(problems: list[str]) -> str:
     """Return the first problem, and how many there are: a notice has room for one."""
-    return f"(1 of {len(problems)}) {problems[0]}" if len(problems) > 1 else "".join(problems)
+    if len(problems) > 1:
+        return _("(1 of {count}) {problem}").format(count=len(problems), problem=problems[0])
+    return "".join(problems)

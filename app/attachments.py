@@ -30,7 +30,10 @@ MAX_LISTED: Final = 4_000
 MAX_DEPTH: Final = 6
 """Folders below the one where the search begins."""
 
-_MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s"]+))')
+# Not in an e-mail address; Chinese has no spaces, and its punctuation ends a name that stands without quotes.
+_MENTION: Final = re.compile(
+    r'(?<![!-~])@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s"，。；：！？、（）【】「」“”]+))'
+)
 _CODE: Final = re.compile(r"^(`{3,}|~{3,}).*?(?:^\1|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _TRAILING: Final = ".,;:!?)]}'\""
 _DRAFT: Final = "\x1e"

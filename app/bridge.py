@@ -295,6 +295,8 @@ class Bridge:
             "context": model.max_context,
             "system": live.system,
         }
+        if snapshot.tiers is not None:
+            live.turn.made_by["ram_budget"] = snapshot.tiers.budget_bytes
         if live.told and live.told[0] is not turns[0]:
             live.turn.made_by["seen_from"] = live.told[0].id
         request = build_request(

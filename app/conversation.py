@@ -89,7 +89,7 @@ class Turn:
         return "\n\n".join([text, *files])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Conversation:
     """A tree of turns and the line through it that is shown."""
 

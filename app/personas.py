@@ -71,7 +71,7 @@ def load_personas(folder: Path) -> tuple[list[Persona], list[str]]:
             if persona.name in own:
                 raise ValueError(f"name = {persona.name!r} is that of another file as well")
         except (OSError, ValueError, TypeError) as error:
-            problems.append(f"persona {path.name}: {error}; the file is left alone")
+            problems.append(_("persona {0}: {1}; the file is left alone").format(path.name, error))
         else:
             own[persona.name] = persona
     found.update(own)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from dataclasses import replace as copy_with
 from typing import Final
+from weakref import WeakValueDictionary
 
 from app.conversation import Conversation, Turn, new_id
 from app.store import Store
@@ -36,6 +37,10 @@ class Workspace:
         self.active = 0
         self.drafts: dict[int, str] = {}
         """What is written and not sent, by conversation."""
+        self._edited: dict[int, Turn] = {}
+        """Which message is being edited, by conversation: what is written takes its place, as a sibling."""
+        self._left: WeakValueDictionary[int, Conversation] = WeakValueDictionary()
+        """Conversations without a tab that a growing reply or an undo still holds."""
         self._store = store
         self._deleted: list[_Deleted] = []
 
@@ -47,6 +52,12 @@ class Workspace:
     def find(self, conversation_id: int) -> Conversation | None:
         """Return an open conversation."""
         return next((tab for tab in self.tabs if tab.id == conversation_id), None)
+
+    def held(self, conversation_id: int) -> Conversation | None:
+        """Return a conversation that is open, or that something goes on with: a second copy of it, read from
+        the store, would not get what is still to come.
+        """
+        return self.find(conversation_id) or self._left.get(conversation_id)
 
     def new(self) -> None:
         """Go to a new conversation; an untouched one will do."""
@@ -65,8 +76,8 @@ class Workspace:
             self.tabs[self.active] = conversation
             return
         if len(self.tabs) == MOST_TABS:
-            idle = [tab for tab in self.tabs if tab is not self.current and tab.streaming is None]
-            self.tabs.remove(idle[0] if idle else self.tabs[0])
+            idle = [place for place, tab in enumerate(self.tabs) if tab.streaming is None]
+            self._leave(next((place for place in idle if place != self.active), 0))
         self.tabs.append(conversation)
         self.active = len(self.tabs) - 1
 
@@ -79,12 +90,28 @@ class Workspace:
 
     def close(self) -> None:
         """Close the tab on the screen and go to the one before it. The conversation stays in the store."""
-        del self.tabs[self.active]
+        self._leave(self.active)
         if not self.tabs:
             self.tabs.append(Conversation())
         self.active = max(0, self.active - 1)
 
+    def _leave(self, place: int) -> None:
+        conversation = self.tabs.pop(place)
+        self._left[conversation.id] = conversation
+
     # -- drafts
+
+    @property
+    def editing(self) -> Turn | None:
+        """The message of the conversation on the screen that is being edited, while it is on the line shown."""
+        turn = self._edited.get(self.current.id)
+        return turn if any(turn is other for other in self.current.turns) else None
+
+    def edit(self, turn: Turn | None) -> None:
+        """Begin to edit a message of the conversation on the screen; None ends it."""
+        self._edited.pop(self.current.id, None)
+        if turn is not None:
+            self._edited[self.current.id] = turn
 
     def keep_draft(self, text: str) -> None:
         """Keep what is written in the conversation on the screen."""
@@ -150,9 +177,18 @@ class Workspace:
 
     def delete(self, conversation: Conversation) -> None:
         """Delete a whole conversation, and close its tab."""
-        self._remember(_Deleted(conversation, []))
+        self.note_deleted(conversation)
         self._store.delete_conversation(conversation.id)
         self.drop([conversation.id])
+
+    def note_deleted(self, conversation: Conversation) -> None:
+        """Remember a conversation that was deleted, to bring it back."""
+        self._left[conversation.id] = conversation
+        self._remember(_Deleted(conversation, []))
+
+    def is_deleted(self, conversation_id: int) -> bool:
+        """Whether a whole conversation was deleted and not brought back."""
+        return any(last.conversation.id == conversation_id and not last.turns for last in self._deleted)
 
     def drop(self, conversation_ids: Collection[int]) -> bool:
         """Close the tabs of these; True when the one on the screen was among them."""

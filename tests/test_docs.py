@@ -10,6 +10,11 @@ import pytest
 
 from app.actions import ACTIONS
 from app.cli import exit_codes
+from app.keymap import load_keymap
+from app.models.suggestions import load_suggestions
+from app.personas import read_persona
+from app.settings import load_settings
+from app.themes import read_theme
 
 REPO = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "README.zh-CN.md")
@@ -62,7 +67,29 @@ def test_every_command_is_shown_at_work(page: str, command: str) -> None:
 def test_every_key_and_exit_code_is_listed(page: str) -> None:
     rows = re.findall(r"^\| `?([^|`]+)`? \|", read(page), re.MULTILINE)
     codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
-    assert {action.shown for action in ACTIONS} | {str(code) for code in codes} <= set(rows)
+    keys = {action.shown for action in ACTIONS if action.shown}
+    assert keys | {str(code) for code in codes} <= set(rows)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_slash_command_and_every_name_for_the_key_map_is_listed(page: str) -> None:
+    cells = set(re.findall(r"(?<=\| )`([^`|]+)`(?= \|)", read(page)))
+    slashes = {f"/{action.slash} {action.argument.upper()}".strip() for action in ACTIONS if action.slash}
+    assert slashes | {action.id for action in ACTIONS if action.method} <= cells
+
+
+def test_the_examples_of_files_that_people_edit_can_be_used(tmp_path: Path) -> None:
+    names = ("settings.toml", "keymap.toml", "persona.toml", "theme.toml", "suggestions.toml")
+    examples = (content for language, content in blocks("README.md") if language == "toml")
+    for name, content in zip(names, examples, strict=True):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    assert load_settings(tmp_path / "settings.toml")[1] == []
+    assert load_keymap(tmp_path / "keymap.toml").problems == ()
+    assert read_persona(tmp_path / "persona.toml").system
+    assert read_theme(tmp_path / "theme.toml").primary
+    suggestions, problems = load_suggestions(tmp_path)
+    assert len(suggestions) == 1
+    assert problems == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,7 +11,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -113,19 +113,21 @@ class ChatScreen(EngineView):
         await self.show_conversations()
         try:
             drafts = await in_thread(self._store.drafts)
+            stored = await in_thread(lambda: self._store.stored(drafts))
             sent = await in_thread(self._store.sent)
         except sqlite3.Error:  # the list has said so
             return
         self.query_one(Prompt).set_history(sent)
-        self.workspace.restore_drafts(drafts, set(self._infos))
+        self.workspace.restore_drafts(drafts, stored)
         await self.show_conversation()
 
     def stop(self) -> None:
         """Stop the reply; when there is none take a notice away; in any case go back to the message box."""
         prompt = self.query_one(Prompt)
-        if self.editing is not None:
-            self.editing = None
-            prompt.restore(self.workspace.drafts.get(self.workspace.current.id, ""))
+        if self.workspace.editing is not None:
+            self.workspace.edit(None)
+            prompt.load_message("", ())
+            self.keep_draft()
         elif not self.bridge.stop(self.workspace.current):
             self.query_one(NoticeBar).dismiss()
         search = self.query_one("#search", Input)
@@ -174,6 +176,8 @@ class ChatScreen(EngineView):
             self.hint(command.text)
         elif isinstance(command, Command):
             prompt.clear()
+            self.workspace.edit(None)
+            self.keep_draft()
             await self.perform(command)
         elif self.bridge.live(self.workspace.current) is not None:
             self.hint(_("a reply is still coming: Esc stops it"))
@@ -194,9 +198,9 @@ class ChatScreen(EngineView):
             return
         if conversation is not self.workspace.current:
             return
-        if self.editing is not None:
-            conversation.cut(self.editing)
-            self.editing = None
+        if (edited := self.workspace.editing) is not None:
+            conversation.cut(edited)
+        self.workspace.edit(None)
         message = conversation.add("user", text)
         message.attachments = (*event.attachments, *files)
         prompt = self.query_one(Prompt)
@@ -237,6 +241,11 @@ class ChatScreen(EngineView):
         if self._draft_timer is not None:
             self._draft_timer.stop()
         self._draft_timer = self.set_timer(DRAFT_S, self._keep_draft)
+
+    @on(events.DescendantBlur)
+    def _left_widget(self, event: events.DescendantBlur) -> None:
+        if isinstance(event.widget, Prompt):
+            self.keep_draft()
 
     async def _keep_draft(self) -> None:
         self.keep_draft()
@@ -335,7 +344,6 @@ class ChatScreen(EngineView):
     async def show_conversation(self) -> None:
         """Show the present conversation anew, with what is written in it."""
         conversation = self.workspace.current
-        self.editing = None
         self.query_one(Prompt).restore(self.workspace.drafts.get(conversation.id, ""))
         await self.transcript.show(conversation)
         seen = (turn.made_by.get("seen_from") for turn in reversed(conversation.turns) if turn.made_by)

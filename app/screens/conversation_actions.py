@@ -119,9 +119,12 @@ class ConversationActions(TurnActions):
             await self.show_conversation()
 
     def keep_draft(self) -> None:
-        """Keep what is written and not sent."""
-        if self.editing is None:
-            self.workspace.keep_draft(self.query_one(Prompt).draft)
+        """Keep what is written and not sent, and mark where that is."""
+        marked = self.workspace.current.id in self.workspace.drafts
+        self.workspace.keep_draft(self.query_one(Prompt).draft)
+        if marked != (self.workspace.current.id in self.workspace.drafts):
+            self.show_list()
+            self.show_engine()
 
     # -- the list
 
@@ -148,6 +151,8 @@ class ConversationActions(TurnActions):
         """Close and no longer list conversations that were deleted elsewhere."""
         for conversation_id in conversation_ids:
             self._infos.pop(conversation_id, None)
+            if (conversation := await self._read(conversation_id)) is not None:
+                self.workspace.note_deleted(conversation)
         if self.workspace.drop(conversation_ids):
             await self.show_conversation()
         await self.show_conversations()
@@ -168,13 +173,9 @@ class ConversationActions(TurnActions):
     async def open_conversation(self, conversation_id: int, message_id: int | None = None) -> None:
         """Go to a stored conversation, and there to one of its messages."""
         before = self.workspace.current
-        conversation = self.workspace.find(conversation_id)
+        conversation = await self._read(conversation_id)
         if conversation is None:
-            try:
-                conversation = await in_thread(lambda: self._store.load(conversation_id))
-            except sqlite3.Error as error:
-                self.notice("error", _("this conversation cannot be read: {error}").format(error=error))
-                return
+            return
         if not self.is_wide:
             self.set_chats(False)
         if self.workspace.current is not before:  # a new one was begun while this one was read
@@ -184,6 +185,16 @@ class ConversationActions(TurnActions):
         await self.show_conversation()
         if message_id is not None:
             await self._show_message(conversation, message_id)
+
+    async def _read(self, conversation_id: int) -> Conversation | None:
+        """Return a conversation, from the store if need be; None, which it says, where it cannot be read."""
+        if (held := self.workspace.held(conversation_id)) is not None:
+            return held
+        try:
+            return await in_thread(lambda: self._store.load(conversation_id))
+        except sqlite3.Error as error:
+            self.notice("error", _("this conversation cannot be read: {error}").format(error=error))
+            return None
 
     async def _show_message(self, conversation: Conversation, message_id: int) -> None:
         if conversation.lead_through(message_id):
@@ -200,7 +211,10 @@ class ConversationActions(TurnActions):
 
     @on(Input.Changed, "#search")
     async def _search(self, event: Input.Changed) -> None:
-        query = event.value
+        await self._list_found(event.value)
+
+    async def _list_found(self, query: str) -> None:
+        """List what has the words in the field above, or everything where there are none."""
         if not query.strip():
             self.show_list()
             return
@@ -218,10 +232,10 @@ class ConversationActions(TurnActions):
 
     @on(ConversationList.Deleted)
     async def _delete_listed(self, event: ConversationList.Deleted) -> None:
-        conversation = self.workspace.find(event.conversation_id)
-        if conversation is None:
-            conversation = await in_thread(lambda: self._store.load(event.conversation_id))
-        await self._delete(conversation)
+        if self.workspace.is_deleted(event.conversation_id):  # the key was pressed twice
+            return
+        if (conversation := await self._read(event.conversation_id)) is not None:
+            await self._delete(conversation)
 
     @on(ConversationList.RenameAsked)
     async def _rename_listed(self, event: ConversationList.RenameAsked) -> None:
@@ -240,8 +254,12 @@ class ConversationActions(TurnActions):
             self.hint(_("a reply is still coming: Esc stops it"))
             return
         self._infos.pop(conversation.id, None)
+        self.keep_draft()
         self.workspace.delete(conversation)
         await self.show_conversation()
+        if words := self.query_one("#search", Input).value.strip():
+            await in_thread(lambda: self._store.flush(1.0))
+            await self._list_found(words)
         self.hint(_("deleted: {title}; /undo brings it back").format(title=conversation.title))
 
     def action_rename(self, title: str = "") -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -17,6 +18,7 @@ from app.conversation import Turn
 from app.i18n import _
 from app.sanitize import sanitize, sanitize_line
 from app.screens.dialog import Dialog
+from app.widgets.meters import size
 from engine import SamplingParams
 
 
@@ -35,9 +37,10 @@ class DetailsScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         """Build the list."""
         rows = list(_facts(self._turn))
-        width = max(len(name) for name, _value in rows) + 2
+        width = max(cell_len(name) for name, _value in rows) + 2
         lines = [
-            Content.assemble((name.ljust(width), "$muted"), sanitize_line(str(value))) for name, value in rows
+            Content.assemble((name + " " * (width - cell_len(name)), "$muted"), sanitize_line(str(value)))
+            for name, value in rows
         ]
         for part in self._turn.attachments:
             lines += [

@@ -14,6 +14,7 @@ from app.models.hub_file import HubFile
 from app.models.suggestions import Suggestion
 from app.sanitize import sanitize_line
 from app.settings import ModelSettings
+from app.tier_words import limited_words
 from app.widgets.meters import parameters, size
 from engine import ModelPreview
 
@@ -194,7 +195,7 @@ def _plan_facts(preview: ModelPreview) -> list[Content]:
     ]
     if preview.predicted_decode_tok_s:
         facts.append(_fact(_("speed"), f"~{_figure(preview.predicted_decode_tok_s)} tok/s"))
-        facts.append(_fact(_("waits for"), preview.limited_by))
+        facts.append(_fact(_("waits for"), limited_words(preview.limited_by)))
     else:
         facts.append(_fact(_("speed"), _("measured when it is loaded")))
     return facts

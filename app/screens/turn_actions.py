@@ -9,7 +9,7 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from app.code_blocks import code_blocks
-from app.conversation import Turn, TurnStatus
+from app.conversation import Conversation, Turn, TurnStatus
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.widgets.prompt import Prompt
@@ -21,8 +21,6 @@ class TurnActions(Screen[None]):
     """The actions of the scope TURN; `ChatScreen` has what they need."""
 
     workspace: Workspace
-    editing: Turn | None = None
-    """The message that is being edited, if any: what is sent takes its place, as a sibling."""
     _code_at: tuple[int, int] = (0, 0)
     """The turn whose code was copied last, and how many of its blocks from the end."""
 
@@ -39,6 +37,10 @@ class TurnActions(Screen[None]):
 
     async def show_conversation(self) -> None:
         """Show the present conversation anew."""
+        raise NotImplementedError
+
+    def remember(self, conversation: Conversation) -> None:
+        """List a conversation that has changed."""
         raise NotImplementedError
 
     async def ask_again(self) -> None:
@@ -87,19 +89,27 @@ class TurnActions(Screen[None]):
         """Put a message back into the box; sent, it becomes a sibling of the old one."""
         if turn := self._chosen("user"):
             prompt = self.query_one(Prompt)
-            if prompt.text.strip() and self.editing is None:
+            if prompt.text.strip() and self.workspace.editing is None:
                 self.hint(_("the message box is not empty: send or clear it first"))
                 return
-            self.editing = turn
+            self.workspace.edit(turn)
             prompt.load_message(turn.text, turn.attachments)
             self.set_focus(prompt)
             self.hint(_("editing: Enter sends it as another version, Esc leaves the old one"))
 
     async def action_retry(self) -> None:
-        """Ask for another reply to the same message."""
-        if (turn := self._chosen("assistant")) and not self._busy():
-            self.workspace.current.cut(turn)
-            await self.ask_again()
+        """Ask for another reply: to the chosen message, or to the one that the chosen reply answers."""
+        turn = self._chosen()
+        if turn is None or self._busy():
+            return
+        line = self.workspace.current.turns
+        place = line.index(turn) + (turn.role == "user")
+        if place == 0:
+            self.hint(_("there is no turn to do that with"))
+            return
+        if place < len(line):
+            self.workspace.current.cut(line[place])
+        await self.ask_again()
 
     async def action_branch(self) -> None:
         """Begin a new conversation with everything up to the chosen turn."""
@@ -157,6 +167,7 @@ class TurnActions(Screen[None]):
         if conversation is None:
             self.hint(_("nothing was deleted since the start"))
             return
+        self.remember(conversation)
         await self.show_conversation()
         self.hint(_("it is back"))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -31,6 +31,10 @@ _SENT: Final = """
 SELECT message.text FROM message JOIN conversation ON conversation.id = message.conversation_id
 WHERE message.role = 'user' AND message.deleted_at IS NULL AND conversation.deleted_at IS NULL
 ORDER BY message.id DESC
+"""
+_DRAFTS: Final = """
+SELECT conversation_id, text FROM draft
+WHERE conversation_id NOT IN (SELECT id FROM conversation WHERE deleted_at IS NOT NULL)
 """
 _ALL: Final = "SELECT id FROM conversation WHERE deleted_at IS NULL ORDER BY updated_at DESC, id DESC"
 
@@ -113,9 +117,15 @@ class Reads(ABC):
         return str(found[0]) if found else ""
 
     def drafts(self) -> dict[int, str]:
-        """Return what was typed and not sent, by conversation."""
+        """Return what was typed and not sent, by conversation; not that of conversations deleted."""
         with self._reading() as reader:
-            return dict(reader.execute("SELECT conversation_id, text FROM draft")) if reader else {}
+            return dict(reader.execute(_DRAFTS)) if reader else {}
+
+    def stored(self, conversation_ids: Iterable[int]) -> set[int]:
+        """Return which of these conversations are here."""
+        query = "SELECT 1 FROM conversation WHERE id = ?"
+        with self._reading() as reader:
+            return {key for key in conversation_ids if reader and reader.execute(query, (key,)).fetchone()}
 
     def sent(self, limit: int = 500) -> list[str]:
         """Return the person's last messages, newest first, each once."""

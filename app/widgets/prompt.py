@@ -277,7 +277,7 @@ class Prompt(TextArea):
                 self.completions.offer([])
             case "tab":
                 self._accept(choice)
-            case "enter" if choice.insert != self._word:
+            case "enter" if self._word == self._word_at_cursor() != choice.insert:  # else typed too quickly
                 self._accept(choice)
             case _:
                 return False

@@ -102,7 +102,7 @@ class StatusBar(Widget):
         stats = live.turn.stats
         speed = f"{stats.decode_tok_s:.1f} tok/s" if stats.decode_tok_s else ""
         first = _("first {seconds:.2f} s").format(seconds=stats.ttft_s) if stats.ttft_s else ""
-        count = f"{stats.completion_tokens:,} tok"
+        count = _("{count:,} tok").format(count=stats.completion_tokens)
         lines = [
             Content.assemble(("● ", "$primary"), " · ".join(filter(None, parts)))
             for parts in ((speed, first, count), (speed, count), (speed or count,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -220,7 +220,8 @@ class TierMap(Widget):
     def _draw(self, line: MapLine, key: tuple[Cell | None, ...], cursor: int, width: int) -> Strip:
         segments: list[Segment] = []
         if not self._strip:
-            label = set_cell_size(line.label.rjust(GUTTER - 1), GUTTER - 1) + " "
+            before = " " * (GUTTER - 1 - cell_len(line.label))
+            label = set_cell_size(before + line.label, GUTTER - 1) + " "
             segments.append(Segment(label + line.ruler, self.get_component_rich_style("tier-map--label")))
         for column, one in enumerate(key):
             if one is None:

@@ -205,11 +205,11 @@ class TurnView(Vertical):
             if turn.note:
                 parts.append(_MARKS.get(turn.status, "") + sanitize_line(turn.note))
             if turn.stats.completion_tokens:
-                parts.append(f"{turn.stats.completion_tokens:,} tok")
+                parts.append(_("{count:,} tok").format(count=turn.stats.completion_tokens))
             if turn.stats.decode_tok_s:
                 parts.append(f"{turn.stats.decode_tok_s:.1f} tok/s")
             if turn.stats.ttft_s:
-                parts.append(f"first {turn.stats.ttft_s:.2f} s")
+                parts.append(_("first {seconds:.2f} s").format(seconds=turn.stats.ttft_s))
         self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
         self._show_line(".foot", Content(" · ".join(parts)))
 

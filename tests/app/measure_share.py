@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.app.measuring import MODEL, READY, Result, home, percentile, spread, start
-from tests.app.paced_engine import TOK_S, WINDOW
+from tests.app.paced_engine import SCREEN, TOK_S, WINDOW
 
 SHARES = {"prose": 10.0, "lists": 20.0, "tables": 20.0, "code": 20.0}
 """Percent of a core, by material."""
@@ -108,6 +108,9 @@ def _windows(material: str, between: int) -> dict[str, Any]:
         arguments = ("-m", "tests.app.paced_engine", material, str(report), str(between))
         with start(folder, *arguments) as terminal:
             terminal.wait_for(READY)
+            terminal.type("fill the screen\r")
+            terminal.wait_for(f"Line {SCREEN - 1}".encode())
+            terminal.read_for(2.0)
             terminal.type("go on\r")
             terminal.wait_for_end(600)
         costs: dict[str, Any] = json.loads(Path(report).read_text())["costs"]

@@ -3,9 +3,9 @@
     python -m tests.app.paced_engine MATERIAL REPORT [BETWEEN]
 
 A child of the measurements. MATERIAL is a name of `MATERIAL`; at its end the JSON file REPORT holds the
-engine's own processor seconds. With BETWEEN the reply is 100 tokens, BETWEEN tokens as fast as they are taken
-and 100 tokens more; then the report also says what the first and the last 100 cost, and the application ends
-by itself.
+engine's own processor seconds. With BETWEEN the first reply fills the screen, for an empty one costs less; the
+second is 100 tokens, BETWEEN tokens as fast as they are taken and 100 tokens more, and when it has ended the
+report also says what its first and last 100 cost, and the application ends by itself.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ PIECE = 4
 """Characters of a token."""
 WINDOW = 100
 """Tokens whose cost is compared."""
+SCREEN = 40
+"""Lines that fill it."""
 BEAT_S = 0.02
 SETTLE_S = 3.0
 """Time in which what came fast is drawn."""
@@ -111,7 +113,9 @@ class PacedEngine(FakeEngine):
         self._set(state=EngineState.GENERATING)
         reply.update(ReplyStatus.PREFILL, stats)
         text = tokens(self._material)
-        if self._between:
+        if self._between and number == 1:
+            reply.append("\n\n".join(f"Line {line} of many." for line in range(SCREEN)), [1], stats)
+        elif self._between:
             self.phase = "first"
             self._speak(reply, text, WINDOW, TOK_S)
             self.phase = "between"
@@ -123,7 +127,7 @@ class PacedEngine(FakeEngine):
         else:
             self._speak(reply, text, 1 << 30, TOK_S)
         self._set(state=EngineState.READY)
-        reply.finish(FinishReason.CANCELLED, reply.stats)
+        reply.finish(FinishReason.STOP, reply.stats)
         self.cpu_s += time.thread_time() - started
 
     def _speak(self, reply: Reply, text: Iterator[str], count: int, rate: float) -> None:
@@ -138,7 +142,11 @@ class PacedEngine(FakeEngine):
             tiers = self.snapshot.tiers
             assert tiers is not None, "a model is loaded"
             self._set(
-                context_used=10 + self.spoken, decode_tok_s=rate, tiers=replace(tiers, passes=self.spoken)
+                context_used=10 + self.spoken,
+                decode_tok_s=rate,
+                tiers=replace(tiers, passes=self.spoken),
+                cpu_s=time.process_time(),
+                at=time.monotonic(),
             )
 
 

@@ -154,3 +154,11 @@ def test_drafts_come_back_as_they_were(text: str, attachments: list[Attachment])
 @pytest.mark.parametrize("draft", ["\x1e", "\x1e{", '\x1e["text"]', '\x1e["text", [["file"]]]', "\x1e3"])
 def test_a_damaged_draft_is_text(draft: str) -> None:
     assert unpack_draft(draft) == (draft, [])
+
+
+def test_a_file_may_be_named_in_the_middle_of_chinese(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("content")
+    found, problems = read_attachments("请看@notes.txt，谢谢", tmp_path)
+    assert [(part.name, part.text) for part in found] == [("@notes.txt", "content")]
+    assert problems == []
+    assert mentions("write to me@example.org") == []
