@@ -27,7 +27,6 @@ from app.bridge import ChatEngine
 from app.dialogs import DialogActions
 from app.i18n import _, language_of_locale, use_language
 from app.keymap import load_keymap, use_keymap
-from app.palette import Commands
 from app.sanitize import sanitize_line
 from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
@@ -51,7 +50,6 @@ class TiercelApp(DialogActions):
         *bindings(Scope.ALWAYS, Scope.FIRST, Scope.EVERYWHERE),
         *_PLACES,
     ]
-    COMMANDS = {Commands}  # noqa: RUF012
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (40, "-narrow"), (100, "-wide"), (118, "-wider")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (15, "-low"), (21, "-short"), (30, "-tall")]  # noqa: RUF012
 
@@ -235,7 +233,8 @@ def main(model: Path | None = None, ram_budget: Budget | None = None) -> int:
     """Run the application, beginning with `model`; `ram_budget` is for all. Returns the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         needs = "a terminal that can move its cursor (TERM says what it can)"
-        print(f"tiercel: the interface needs {needs}; `tiercel run` works without one", file=sys.stderr)
+        without = "`tiercel chat --plain` works without one"
+        print(f"tiercel: the interface needs {needs}; {without}", file=sys.stderr)
         return 2
     app = TiercelApp(Engine, model, ram_budget)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 
 from app.conversation import Conversation, Turn, TurnStatus
@@ -73,6 +74,9 @@ class Listener(Protocol):
 
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show a new state of the engine."""
+
+    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
+        """Remember a budget that was asked for, for it holds now."""
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show the turn's new text, or only new counts."""
@@ -142,6 +146,8 @@ class Bridge:
         """The model that is wanted, loaded or not."""
         self._idle = False
         """Whether it was let go because nobody spoke to it."""
+        self._budget: tuple[Budget | None] | None = None
+        """A budget that was asked for and that the engine does not have yet."""
         self._used_at = time.monotonic()
         self._live: dict[int, LiveReply] = {}
 
@@ -154,9 +160,14 @@ class Bridge:
 
     # -- the model
 
+    @property
+    def wanted(self) -> Path | None:
+        """The model that was asked for last, loaded or not."""
+        return self._load.path if self._load is not None else None
+
     def load(self, options: LoadOptions) -> None:
         """Load a model, now or once the engine is there."""
-        self._load, self._idle = options, False
+        self._load, self._idle, self._budget = options, False, None
         self._used_at = time.monotonic()
         if self._engine is not None:
             self._engine.load(options)
@@ -169,12 +180,23 @@ class Bridge:
             self._engine.unload()
             self.pull()
 
-    def set_ram_budget(self, budget: Budget | None) -> None:
-        """Change the memory for the weights, now and when the model is loaded again."""
-        if self._load is not None:
-            self._load = replace(self._load, ram_budget=budget)
-        if self._engine is not None:
+    def set_ram_budget(self, budget: Budget | None) -> bool:
+        """Change the memory for the weights; False where no model is wanted.
+
+        The listener hears of it once the engine has it, and only then does it hold when the model is loaded
+        again. A model that could not be loaded is tried with it.
+        """
+        if self._load is None:
+            return False
+        wanted = replace(self._load, ram_budget=budget)
+        if self._engine is None or self._idle:
+            self._load = wanted
+        elif self.snapshot.state is EngineState.FAILED:
+            self.load(wanted)
+        else:
             self._engine.set_ram_budget(budget)
+        self._budget = (budget,)
+        return True
 
     def count_tokens(self, text: str) -> int | None:
         """Return how many tokens `text` is; None while no model is loaded. May take a while."""
@@ -205,6 +227,11 @@ class Bridge:
             live.sampling = sampling
             if live.reply is not None:
                 live.reply.change_sampling(sampling)
+
+    @property
+    def growing(self) -> set[int]:
+        """Ids of the conversations that a reply is still to come in, open or not."""
+        return set(self._live)
 
     @property
     def busy(self) -> bool:
@@ -261,6 +288,8 @@ class Bridge:
             self.snapshot = snapshot
             self._listener.engine_changed(snapshot)
         model = self._ready_model(snapshot)
+        if self._budget is not None and model is not None and snapshot.ram_budget == self._budget[0]:
+            self._take_budget(model, *self._budget)
         for live in list(self._live.values()):
             self._used_at = time.monotonic()
             if live.reply is not None:
@@ -270,6 +299,12 @@ class Bridge:
                 self._listener.reply_grew(live)
         if model is not None and self.unload_after_s:
             self._rest(self._engine)
+
+    def _take_budget(self, model: ModelInfo, budget: Budget | None) -> None:
+        self._budget = None
+        if self._load is not None:
+            self._load = replace(self._load, ram_budget=budget)
+        self._listener.budget_changed(model, budget)
 
     def _rest(self, engine: ChatEngine) -> None:
         """Let go of a model that nobody has spoken to for long enough."""
@@ -318,7 +353,7 @@ class Bridge:
             _note_settings(live, reply)
             self._listener.reply_grew(live)
         if done:
-            self._end(live, *_outcome(reply, live.model))
+            self._end(live, *_outcome(reply, live))
             self._listener.reply_ended(live)
         elif text and time.monotonic() - live.saved_at >= SAVE_S:
             live.saved_at = time.monotonic()
@@ -351,14 +386,16 @@ def told(error: str) -> str:
     return error
 
 
-def _outcome(reply: Reply, model: ModelInfo | None) -> tuple[TurnStatus, str]:
-    """Return how the turn ended and what to say about it; `model` is the one that was asked."""
+def _outcome(reply: Reply, live: LiveReply) -> tuple[TurnStatus, str]:
+    """Return how the turn ended and what to say about it."""
+    model = live.model
     match reply.finish_reason:
         case FinishReason.CANCELLED:
             return TurnStatus.CANCELLED, _("stopped")
         case FinishReason.ERROR:
             next_step = ""
-            if isinstance(reply.error, ContextError):
+            # Where the oldest turns are left out already, it is the last message that is too long.
+            if isinstance(reply.error, ContextError) and live.overflow is Overflow.STOP:
                 next_step = "; " + _("^N begins a new conversation, /overflow drops the oldest turns")
             return TurnStatus.ERROR, told(str(reply.error or "the engine failed")) + next_step
         case FinishReason.LENGTH:

@@ -6,19 +6,19 @@ not needed for the first frame.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual.app import App
 
 from app.background import in_thread
 from app.i18n import _
 from app.models.options import load_options
+from app.new_conversation import lead
 from app.sanitize import sanitize_line
 from app.screens.chat import ChatScreen
-from app.settings import ModelSettings, SettingsFile
+from app.settings import SettingsFile
 from app.store import Store
 from engine import Budget, EngineError, available_memory, parse_budget
 
@@ -63,12 +63,6 @@ class DialogActions(App[int]):
             self.chat.hint(_("{name} has arrived: F3 loads it").format(name=sanitize_line(ended.path.stem)))
             if self.chat.bridge.snapshot.model is None:
                 self.load_model(ended.path)
-
-    def change_model_settings(self, path: Path, **changes: Any) -> None:
-        """Remember settings of one model."""
-        settings = self.settings_file.values
-        own = replace(settings.models.get(str(path), ModelSettings()), **changes)
-        self.chat.change_settings(models={**settings.models, str(path): own})
 
     # -- the model
 
@@ -118,10 +112,10 @@ class DialogActions(App[int]):
             )
 
     def _use_budget(self, budget: Budget | None) -> None:
-        bridge = self.chat.bridge
-        bridge.set_ram_budget(budget)
-        if bridge.snapshot.model is not None:
-            self.change_model_settings(bridge.snapshot.model.path, ram_budget=budget)
+        if self.ram_budget is not None:  # what is said later holds
+            self.ram_budget = budget
+        if not self.chat.bridge.set_ram_budget(budget):
+            self.chat.hint(_("no model is loaded"))
 
     def action_tiers(self) -> None:
         """Show more of where the weights are: a strip, a panel, the whole screen, nothing."""
@@ -190,9 +184,7 @@ class DialogActions(App[int]):
 
     def _use_persona(self, persona: Persona) -> None:
         """Lead the present conversation as a persona says, and load its model."""
-        conversation = self.chat.workspace.current
-        conversation.persona, conversation.system = persona.name, persona.system or None
-        conversation.sampling = persona.drawn(self.settings_file.values.sampling)
+        lead(self.chat.workspace.current, persona, self.settings_file.values.sampling)
         self.chat.keep_conversation()
         self.chat.hint(_("persona of this conversation: {name}").format(name=sanitize_line(persona.name)))
         if persona.model:

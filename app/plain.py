@@ -22,6 +22,7 @@ from app.bridge import Bridge, ChatEngine, LiveReply
 from app.conversation import Turn
 from app.i18n import _, language_of_locale, use_language
 from app.models.options import load_options
+from app.new_conversation import new_conversation
 from app.plain_commands import Commands
 from app.sanitize import sanitize, sanitize_line
 from app.settings import SettingsFile
@@ -29,7 +30,7 @@ from app.slash import message_of
 from app.startup import first_model
 from app.store import Store
 from app.workspace import Workspace
-from engine import Budget, EngineSnapshot, EngineState, FinishReason
+from engine import Budget, EngineSnapshot, EngineState, FinishReason, ModelInfo
 
 INTERRUPTED: Final = 130
 """The exit code of a program that ctrl+c ends."""
@@ -57,7 +58,7 @@ class PlainChat:
         language = self.settings_file.values.language
         use_language(language_of_locale() if language == "auto" else language)
         self.store = Store(locations.data_dir() / "conversations.db")
-        self.workspace = Workspace(self.store)
+        self.workspace = Workspace(self.store, lambda: new_conversation(self.settings_file.values))
         self.bridge = Bridge(self.store, self)
         self.bridge.attach(engine)
         self.failed = False
@@ -121,6 +122,8 @@ class PlainChat:
             line = self._in.readline()
             if not line:
                 break
+            # Bytes that are no text cannot be told to a model, nor stored.
+            line = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             lines.append(line.rstrip("\r\n"))
         if not lines:
             raise EOFError
@@ -213,6 +216,9 @@ class PlainChat:
             if notice not in self._notices:
                 self.say(_("note: {text}").format(text=sanitize_line(plain_words(notice))))
         self._notices = set(snapshot.notices)
+
+    def budget_changed(self, _model: ModelInfo, _budget: Budget | None) -> None:
+        """Nothing: here a budget holds until the program ends."""
 
     def reply_grew(self, live: LiveReply) -> None:
         """Write what is new of the reply, or from time to time what it waits for."""

@@ -17,7 +17,7 @@ from app.sampling_fields import FIELDS, SEED, with_values
 from app.sanitize import sanitize, sanitize_line
 from app.settings import ModelSettings
 from app.slash import Problem, parse
-from engine import EngineError, Overflow, SamplingParams, parse_budget
+from engine import EngineError, EngineState, Overflow, SamplingParams, parse_budget
 
 if TYPE_CHECKING:
     from app.plain import PlainChat
@@ -163,8 +163,13 @@ class Commands:
             self._chat.say(str(error))
             return
         self._chat.ram_budget = budget
-        self._chat.bridge.set_ram_budget(budget)
-        self._chat.say(_("the memory budget changes before the next token"))
+        bridge = self._chat.bridge
+        if bridge.wanted is not None and bridge.snapshot.state is EngineState.FAILED:
+            self._chat.load(bridge.wanted)
+        elif bridge.set_ram_budget(budget):
+            self._chat.say(_("the memory budget changes before the next token"))
+        else:
+            self._chat.say(_("no model is loaded"))
 
     def _retry(self, _argument: str) -> None:
         self._chat.retry()

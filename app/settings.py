@@ -256,8 +256,12 @@ class SettingsFile:
         """Write the file if something has changed. Raises OSError."""
         with self._lock:
             if self._changed:
-                self._changed = False
-                save_settings(self.values, self.path, keep_copy=self._keep_copy)
+                self._changed = False  # before: what is changed meanwhile is saved later
+                try:
+                    save_settings(self.values, self.path, keep_copy=self._keep_copy)
+                except OSError:
+                    self._changed = True
+                    raise
                 self._keep_copy = False
 
 

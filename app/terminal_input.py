@@ -1,8 +1,9 @@
-"""What a terminal sends, made into events: Textual's driver with three corrections.
+"""What a terminal sends, made into events: Textual's driver with four corrections.
 
 Textual's own ends the program at the first byte that is not UTF-8 (a key of a terminal in another encoding);
 it takes control characters inside a paste for keys: a coloured log would send a message half way, or quit;
-and it draws on standard error, which may go to a file. Knows bytes and Textual's parser, none of our widgets.
+it draws on standard error, which may go to a file; and it takes Alt with a digit, as most terminals send it,
+for a character that macOS has there. Knows bytes and Textual's parser, none of our widgets.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import selectors
 import sys
 from codecs import getincrementaldecoder
+from collections.abc import Iterable
 from typing import Final
 
+from textual import events
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
@@ -40,7 +43,7 @@ class TerminalDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Read until the driver is told to stop."""
         decoder = getincrementaldecoder("utf-8")("replace")
-        parser, pastes = XTermParser(), PasteCleaner()
+        parser, pastes = KeyParser(), PasteCleaner()
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
@@ -59,6 +62,15 @@ class TerminalDriver(LinuxDriver):
         if not data:
             self.exit_event.wait(_WAIT_S)
         return data
+
+
+class KeyParser(XTermParser):
+    """Textual's parser, to which ESC and a digit are a key."""
+
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        if len(sequence) == 2 and sequence[0] == "\x1b" and sequence[1] in "0123456789":
+            return [events.Key(f"alt+{sequence[1]}", None)]
+        return super()._sequence_to_key_events(sequence, alt)
 
 
 class PasteCleaner:

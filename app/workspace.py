@@ -5,7 +5,7 @@ Changes go to the store at once. Knows conversations and the store; does not kno
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from dataclasses import replace as copy_with
 from typing import Final
@@ -31,9 +31,10 @@ class _Deleted:
 class Workspace:
     """The open conversations; one of them is on the screen."""
 
-    def __init__(self, store: Store) -> None:
-        """Begin with a new, empty conversation."""
-        self.tabs: list[Conversation] = [Conversation()]
+    def __init__(self, store: Store, begin: Callable[[], Conversation] = Conversation) -> None:
+        """Begin with a new conversation, which is empty, as `begin` makes them."""
+        self._begin = begin
+        self.tabs: list[Conversation] = [begin()]
         self.active = 0
         self.drafts: dict[int, str] = {}
         """What is written and not sent, by conversation."""
@@ -60,12 +61,11 @@ class Workspace:
         return self.find(conversation_id) or self._left.get(conversation_id)
 
     def new(self) -> None:
-        """Go to a new conversation; an untouched one will do."""
+        """Go to a new conversation; one that is untouched gives it its tab."""
         untouched = [place for place, tab in enumerate(self.tabs) if self._is_untouched(tab)]
         if untouched:
             self.active = untouched[0]
-        else:
-            self.open(Conversation())
+        self.open(self._begin())
 
     def open(self, conversation: Conversation) -> None:
         """Go to a conversation: to its tab, in place of an untouched one, or in a tab of its own."""
@@ -92,7 +92,7 @@ class Workspace:
         """Close the tab on the screen and go to the one before it. The conversation stays in the store."""
         self._leave(self.active)
         if not self.tabs:
-            self.tabs.append(Conversation())
+            self.tabs.append(self._begin())
         self.active = max(0, self.active - 1)
 
     def _leave(self, place: int) -> None:
@@ -103,7 +103,7 @@ class Workspace:
 
     @property
     def editing(self) -> Turn | None:
-        """The message of the conversation on the screen that is being edited, while it is on the line shown."""
+        """The message on the screen that is being edited, while it is on the line shown."""
         turn = self._edited.get(self.current.id)
         return turn if any(turn is other for other in self.current.turns) else None
 
@@ -127,7 +127,9 @@ class Workspace:
         self.drafts = {**drafts, **self.drafts}
         for conversation_id in sorted(drafts.keys() - stored):
             if self.find(conversation_id) is None:
-                self.open(Conversation(id=conversation_id))
+                conversation = self._begin()
+                conversation.id = conversation_id
+                self.open(conversation)
 
     # -- changes to turns
 

@@ -27,6 +27,7 @@ from app.context_use import TokenCounts
 from app.conversation import Turn
 from app.i18n import _
 from app.message_cost import message_cost
+from app.new_conversation import new_conversation
 from app.sanitize import sanitize_line
 from app.screens.engine_view import EngineView
 from app.settings import SettingsFile
@@ -57,7 +58,8 @@ class ChatScreen(EngineView):
         """Begin with a new, empty conversation."""
         super().__init__()
         self.bridge = Bridge(store, self)
-        self.workspace = Workspace(store)
+        self.bridge.unload_after_s = 60.0 * settings.values.unload_after_min
+        self.workspace = Workspace(store, lambda: new_conversation(settings.values))
         self.tier_watch = TierWatch()
         """What the map knows of the last half minute."""
         self._store = store
@@ -120,6 +122,7 @@ class ChatScreen(EngineView):
         self.query_one(Prompt).set_history(sent)
         self.workspace.restore_drafts(drafts, stored)
         await self.show_conversation()
+        self.check_persona()
 
     def stop(self) -> None:
         """Stop the reply; when there is none take a notice away; in any case go back to the message box."""
@@ -201,6 +204,7 @@ class ChatScreen(EngineView):
         if (edited := self.workspace.editing) is not None:
             conversation.cut(edited)
         self.workspace.edit(None)
+        self.notice("hint", "")  # of editing, it may be
         message = conversation.add("user", text)
         message.attachments = (*event.attachments, *files)
         prompt = self.query_one(Prompt)

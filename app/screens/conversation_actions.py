@@ -94,6 +94,13 @@ class ConversationActions(TurnActions):
         self.keep_draft()
         self.workspace.new()
         await self.show_conversation()
+        self.check_persona()
+
+    def check_persona(self) -> None:
+        """Say so where the persona of every new conversation is gone."""
+        current = self.workspace.current
+        if (name := self.settings.persona) and not (current.turns or current.persona):
+            self.hint(_("there is no persona {name}: /persona shows all").format(name=name))
 
     async def action_turn_tab(self, step: int) -> None:
         """Go to the next open conversation, or the one before."""
@@ -143,8 +150,7 @@ class ConversationActions(TurnActions):
         if self.query_one("#search", Input).value.strip():  # what was found stays
             return
         infos = sorted(self._infos.values(), key=lambda info: info.updated_at, reverse=True)
-        marks = {tab.id: "●" for tab in self.workspace.tabs if tab.streaming is not None}
-        marks = {key: "✎" for key in self.workspace.drafts} | marks
+        marks = dict.fromkeys(self.workspace.drafts, "✎") | dict.fromkeys(self.bridge.growing, "●")
         self.query_one(ConversationList).show(infos, self.workspace.current.id, date.today(), marks)
 
     async def forget(self, conversation_ids: Collection[int]) -> None:
@@ -300,12 +306,13 @@ class ConversationActions(TurnActions):
             self.show_engine()
 
     async def action_export(self, file: str = "") -> None:
-        """Write the conversation on the screen to a file; its ending says how."""
-        from app.store.export import export_file, format_of
+        """Write the conversation on the screen to a new file; its ending says how."""
+        from app.store.export import export_file, format_of, free_path
 
         conversation = self.workspace.current
         path = Path.cwd() / expanded(file.strip() or f"tiercel-{conversation.id}.md")
         try:
+            path = await in_thread(lambda: free_path(path))
             await in_thread(lambda: export_file([conversation], path, format_of(path)))
         except OSError as error:
             self.notice("error", _("not exported: {error}").format(error=error))

@@ -68,6 +68,9 @@ def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
     ):
         if turn.made_by.get(name):
             yield label, turn.made_by[name]
+    memory = turn.made_by.get("ram_budget")
+    if isinstance(memory, int):
+        yield _("memory for weights"), size(memory)
     yield (
         _("prompt"),
         _("{total:,} tokens, {cached:,} of them cached").format(
@@ -92,9 +95,20 @@ def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
         )
     if turn.sampling is not None:
         yield _("sampling"), _in_words(asdict(turn.sampling))
-    for at, changed in turn.made_by.get("changes", ()):
+    for at, changed in _changes(turn):
         yield _("from token {n:,} on").format(n=at), _in_words(changed)
     yield _("seed"), stats.seed
+
+
+def _changes(turn: Turn) -> list[tuple[int, dict[str, object]]]:
+    """Return from which token on the reply was drawn in another way; imported nonsense is left out."""
+    stored = turn.made_by.get("changes")
+    pairs = (
+        [pair for pair in stored if isinstance(pair, list) and len(pair) == 2]
+        if isinstance(stored, list)
+        else []
+    )
+    return [(at, new) for at, new in pairs if isinstance(at, int) and isinstance(new, dict)]
 
 
 def _in_words(sampling: dict[str, object]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from textual import on
 
@@ -28,7 +29,15 @@ from app.widgets.status import StatusBar, TopBar
 from app.widgets.switches import Switch
 from app.widgets.tab_bar import Tab, TabBar
 from app.widgets.tier_panel import TierPanel, TierStrip
-from engine import EngineSnapshot, EngineState, Overflow, SamplingParams, prompt_room
+from engine import (
+    Budget,
+    EngineSnapshot,
+    EngineState,
+    ModelInfo,
+    Overflow,
+    SamplingParams,
+    prompt_room,
+)
 
 STATUS_S: Final = 0.3
 """Seconds between two looks of the numbers of a growing reply: faster ones cannot be read."""
@@ -48,6 +57,11 @@ class EngineView(ConversationActions):
             self.show_engine()
             self.run_worker(self._save_settings(), group="settings")
 
+    def change_model_settings(self, path: Path, **changes: Any) -> None:
+        """Remember settings of one model."""
+        own = replace(self.settings.models.get(str(path), ModelSettings()), **changes)
+        self.change_settings(models={**self.settings.models, str(path): own})
+
     def show_tiers(self, size: str) -> None:
         """Show the map of the weights as a panel or a strip, or not at all ("off")."""
         for name in ("off", "strip", "panel"):
@@ -57,6 +71,7 @@ class EngineView(ConversationActions):
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show the engine's new state."""
         self._show_map(snapshot)
+        self._show_notices(snapshot)
         if snapshot.state is EngineState.GENERATING:  # with every token; `reply_grew` shows the numbers
             return
         if snapshot.state is EngineState.LOADING:  # the next one has other tokens
@@ -64,6 +79,10 @@ class EngineView(ConversationActions):
         self.show_engine()
         failed = snapshot.state is EngineState.FAILED
         self.notice("error", told(snapshot.error) if failed else "")
+        if snapshot.state is EngineState.READY and snapshot.model is not None:
+            self.change_settings(last_model=snapshot.model.path)
+
+    def _show_notices(self, snapshot: EngineSnapshot) -> None:
         notices = [told(notice) for notice in snapshot.notices]
         if snapshot.model is not None and not snapshot.model.has_template:
             notices.insert(
@@ -74,8 +93,10 @@ class EngineView(ConversationActions):
                 ).format(name=sanitize_line(snapshot.model.name), count=COMPLETION_TOKENS),
             )
         self.notice("engine", " · ".join(notices))
-        if snapshot.state is EngineState.READY and snapshot.model is not None:
-            self.change_settings(last_model=snapshot.model.path)
+
+    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
+        """Remember the budget for this model."""
+        self.change_model_settings(model.path, ram_budget=budget)
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""
@@ -91,7 +112,7 @@ class EngineView(ConversationActions):
             if view := self.transcript.view(live.turn):
                 view.end()
             self.transcript.show_border(live.turn.made_by.get("seen_from"))
-            self.show_engine()
+        self.show_engine()
         self.show_list()
 
     def action_sampling(self) -> None:
@@ -118,9 +139,7 @@ class EngineView(ConversationActions):
         if model is None:
             self.change_settings(greedy=greedy)
         else:
-            key, models = str(model.path), self.settings.models
-            own = replace(models.get(key, ModelSettings()), greedy=greedy)
-            self.change_settings(models={**models, key: own})
+            self.change_model_settings(model.path, greedy=greedy)
         self._apply_sampling()
 
     def _apply_sampling(self) -> None:

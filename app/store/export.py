@@ -132,12 +132,18 @@ def export_beside_others(conversation: Conversation, folder: Path, kind: str = "
     """Write one conversation to a new file in `folder`, named after it, and return where. Raises OSError."""
     name = re.sub(r"[^\w]+", "-", sanitize_line(conversation.title).lower())[:_LONGEST_NAME].strip("-")
     name = name or "conversation"
-    path, number = folder / f"{name}{SUFFIXES[kind]}", 1
-    while path.exists():
-        number += 1
-        path = folder / f"{name}-{number}{SUFFIXES[kind]}"
+    path = free_path(folder / f"{name}{SUFFIXES[kind]}")
     export_file([conversation], path, kind)
     return path
+
+
+def free_path(path: Path) -> Path:
+    """Return `path`, or where there is something already the first free one that is numbered."""
+    free, number = path, 1
+    while os.path.lexists(free):
+        number += 1
+        free = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
 
 
 def _title(conversation: Conversation) -> str:

@@ -5,7 +5,8 @@
 NAME is one of keys, share, speed, growth, opening, first-paint and idle; without one all are measured, which
 takes about half an hour. Nothing else should run meanwhile. Each line is a median or a percentile with its
 range, the mark, and whether it holds; the exit code is 1 where one does not. `--short` is for trying the
-script out.
+script out. TIERCEL_LARGE names a larger model to be loaded while somebody types: the starter model loads so
+fast that the beginning and the end of loading are most of it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Reloading(application.TiercelApp):
 
     def reload(self):
         if self.chat.bridge.snapshot.state is EngineState.READY:
+            with open(sys.argv[2], "a") as loads:
+                loads.write("+")
             self.load_model(Path(sys.argv[1]))
 
 application.TiercelApp = Reloading
@@ -68,10 +71,13 @@ def keys(count: int) -> list[Result]:
                     terminal.read_for(0.5)
 
             results.append(_key_result("while a reply streams", _type(terminal, count, speak)))
-        with start(folder, "-c", _LOADING, str(MODEL)) as terminal:
-            terminal.wait_for(b"Esc stops", 60)
-            terminal.read_for(1.0)
+        large = Path(os.environ.get("TIERCEL_LARGE", MODEL))
+        loads = folder / "loads"
+        with start(folder, "-c", _LOADING, str(large), str(loads)) as terminal:
+            terminal.until(loads.exists, "a model", 60)
             results.append(_key_result("while a model loads", _type(terminal, count, lambda: None)))
+        shown = f"{len(loads.read_text())} times, {large.stat().st_size / 1e6:,.0f} MB"
+        results.append(Result("  it was loaded", shown, ""))
     return results
 
 

@@ -3,9 +3,9 @@
     python -m tests.app.paced_engine MATERIAL REPORT [BETWEEN]
 
 A child of the measurements. MATERIAL is a name of `MATERIAL`; at its end the JSON file REPORT holds the
-engine's own processor seconds. With BETWEEN the first reply fills the screen, for an empty one costs less; the
-second is 100 tokens, BETWEEN tokens as fast as they are taken and 100 tokens more, and when it has ended the
-report also says what its first and last 100 cost, and the application ends by itself.
+engine's own processor seconds. With BETWEEN the first reply fills the screen, for an empty one costs less;
+the second is 100 tokens, BETWEEN tokens as fast as they are taken and 100 tokens more, and when it has ended
+the report also says what its first and last 100 cost, and the application ends by itself.
 """
 
 from __future__ import annotations

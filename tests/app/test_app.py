@@ -20,7 +20,7 @@ def test_without_a_terminal_that_moves_its_cursor_it_says_what_works_instead(
     monkeypatch.setenv("TERM", term)
     assert main() == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "`tiercel run` works without one" in line
+    assert "`tiercel chat --plain` works without one" in line
 
 
 async def test_several_faults_in_the_settings_are_counted(home: Path) -> None:

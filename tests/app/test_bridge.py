@@ -18,6 +18,7 @@ from engine import (
     FinishReason,
     GenerationStats,
     LoadOptions,
+    ModelInfo,
     Overflow,
     Reply,
     ReplyStatus,
@@ -66,10 +67,16 @@ class StillEngine:
 
 
 class Nobody:
-    """Listens to nothing."""
+    """Listens to nothing, but notes budgets."""
+
+    def __init__(self) -> None:
+        self.budgets: list[Budget | None] = []
 
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         pass
+
+    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
+        self.budgets.append(budget)
 
     def reply_grew(self, live: LiveReply) -> None:
         pass
@@ -102,7 +109,7 @@ class Nobody:
 def test_a_reply_that_ended_says_what_to_do_next(
     tmp_path: Path, reason: FinishReason, completed: int, error: ContextError | None, note: str
 ) -> None:
-    bridge, engine, live = _asked(tmp_path)
+    bridge, engine, live = _asked(tmp_path, overflow=Overflow.STOP)
     assert engine.reply is not None
     engine.reply.finish(reason, GenerationStats(prompt_tokens=10, completion_tokens=completed), error)
     engine.snapshot = EngineSnapshot(seq=2, state=EngineState.LOADING)  # the next model is on its way
@@ -120,13 +127,15 @@ def test_a_name_that_is_no_unicode_can_be_stored(tmp_path: Path) -> None:
     assert (live.turn.model + live.turn.note).encode()
 
 
-def _asked(tmp_path: Path, name: str = "M") -> tuple[Bridge, StillEngine, LiveReply]:
+def _asked(
+    tmp_path: Path, name: str = "M", overflow: Overflow = Overflow.DROP_OLDEST
+) -> tuple[Bridge, StillEngine, LiveReply]:
     bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine(name)
     bridge.load(LoadOptions(PATH))
     bridge.attach(engine)
     conversation = Conversation()
     conversation.add("user", "hello")
-    live = bridge.ask(conversation, "", SamplingParams(), Overflow.DROP_OLDEST)
+    live = bridge.ask(conversation, "", SamplingParams(), overflow)
     bridge.pull()
     return bridge, engine, live
 
@@ -176,3 +185,42 @@ def test_what_was_left_out_and_what_changed_on_the_way_is_kept_with_the_reply(tm
     reply.update(ReplyStatus.PREFILL, GenerationStats(prompt_tokens=5, dropped_messages=2))
     bridge.pull()
     assert second.turn.made_by["seen_from"] == live.conversation.turns[2].id
+
+
+def test_only_a_budget_that_the_engine_has_holds_from_then_on(tmp_path: Path) -> None:
+    listener, engine = Nobody(), StillEngine("M")
+    bridge = Bridge(Store(tmp_path / "c.db"), listener)
+    assert not bridge.set_ram_budget(Budget(1)), "no model is wanted"
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    assert bridge.set_ram_budget(Budget(60))
+    bridge.pull()
+    assert listener.budgets == [], "it was refused, or is to come"
+    assert bridge.set_ram_budget(Budget(600))
+    engine.snapshot = replace(engine.snapshot, seq=2, ram_budget=Budget(600))
+    bridge.pull()
+    bridge.pull()
+    assert listener.budgets == [Budget(600)]
+    assert engine.calls == ["load", f"budget {Budget(60)}", f"budget {Budget(600)}"]
+
+
+def test_a_model_that_did_not_load_is_tried_with_another_budget(tmp_path: Path) -> None:
+    listener, engine = Nobody(), StillEngine("M")
+    bridge = Bridge(Store(tmp_path / "c.db"), listener)
+    bridge.load(LoadOptions(PATH, ram_budget=Budget(60)))
+    bridge.attach(engine)
+    engine.snapshot = replace(engine.snapshot, seq=2, state=EngineState.FAILED)
+    bridge.pull()
+    assert bridge.set_ram_budget(Budget(600))
+    assert engine.calls == ["load", "load"]
+    engine.snapshot = replace(engine.snapshot, seq=3, state=EngineState.READY, ram_budget=Budget(600))
+    bridge.pull()
+    assert listener.budgets == [Budget(600)]
+
+
+def test_a_message_too_long_by_itself_is_not_told_to_drop_others(tmp_path: Path) -> None:
+    bridge, engine, live = _asked(tmp_path)
+    assert engine.reply is not None
+    engine.reply.finish(FinishReason.ERROR, GenerationStats(), ContextError("too long: shorten it"))
+    bridge.pull()
+    assert live.turn.note == "too long: shorten it"

@@ -390,3 +390,9 @@ def test_a_signal_ends_it_and_everything_is_saved(tiny: Path) -> None:
 def test_nothing_of_it_needs_textual(tiny: Path) -> None:
     code = "import sys; sys.modules['textual'] = None; import app.plain, app.cli.chat"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_bytes_that_are_no_text_are_replaced_and_the_message_is_kept() -> None:
+    chat = Chat("caf\udce9")
+    assert chat.code == 0, chat.err
+    assert chat.stored()[0][0] == ("user", "caf\ufffd")

@@ -109,6 +109,18 @@ def test_nothing_is_written_when_nothing_changed(tmp_path: Path) -> None:
     assert not file.path.exists()
 
 
+def test_what_could_not_be_saved_is_saved_by_the_next_try(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.write_text("in the way")
+    file = SettingsFile(folder / "settings.toml")
+    file.change(greedy=True)
+    with pytest.raises(OSError):
+        file.save()
+    folder.unlink()
+    file.save()
+    assert load_settings(folder / "settings.toml")[0].greedy
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_debris(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from textual import events
 from textual._xterm_parser import XTermParser
 
-from app.terminal_input import PasteCleaner
+from app.terminal_input import KeyParser, PasteCleaner
 
 PASTE = "\x1b[200~a\x1b[31mred\x1b\x1b]52;c;aGk=\x07\x11 \x9b2J\u202e\r\n\x1b[201\r\x03\x1b[201~"
 CLEAN = "\x1b[200~a␛[31mred␛␛]52;c;aGk=␇␑ \ufffd2J\r\n␛[201\r␃\x1b[201~"
@@ -28,3 +28,10 @@ def test_a_paste_becomes_one_event_and_no_key() -> None:
     parsed = list(XTermParser().feed(PasteCleaner().clean(PASTE + "z")))
     assert [type(event) for event in parsed] == [events.Paste, events.Key]
     assert parsed[0].text == CLEAN[6:-6]
+
+
+def test_alt_with_a_digit_is_a_key_as_alt_with_a_letter_is() -> None:
+    parser = KeyParser()
+    keys = [*parser.feed("\x1b1\x1b9\x1b[A3"), *parser.feed("")]
+    assert [event.key for event in keys if isinstance(event, events.Key)] == ["alt+1", "alt+9", "up", "3"]
+    assert keys[0].character is None
