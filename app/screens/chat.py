@@ -69,6 +69,8 @@ class ChatScreen(EngineView):
         self._pulls: list[Timer] = []
         self._hint_timer: Timer | None = None
         self._draft_timer: Timer | None = None
+        self._store_notice = ""
+        """What was last said of the store."""
         self._unsaved = ""
         """Why conversations were not saved when we last looked."""
         self._sending = False
@@ -343,7 +345,10 @@ class ChatScreen(EngineView):
             self.run_worker(self.show_conversations())
         self._unsaved = trouble
         again = _("conversations are not saved yet: {trouble}; it is tried again until it works")
-        self.notice("store", again.format(trouble=trouble) if trouble else self._store.notice)
+        text = again.format(trouble=trouble) if trouble else self._store.notice
+        if text != self._store_notice:  # finding the bar ten times a second costs more than it shows
+            self._store_notice = text
+            self.notice("store", text)
 
     async def show_conversation(self) -> None:
         """Show the present conversation anew, with what is written in it."""

@@ -39,7 +39,7 @@ from engine import (
     prompt_room,
 )
 
-STATUS_S: Final = 0.3
+STATUS_S: Final = 0.5
 """Seconds between two looks of the numbers of a growing reply: faster ones cannot be read."""
 
 
@@ -47,6 +47,10 @@ class EngineView(ConversationActions):
     """What the bridge's listener shows; `ChatScreen` has the rest."""
 
     _counts: TokenCounts
+    _map_at = 0.0
+    """When the map was shown last, on the monotonic clock."""
+    _shown_state = EngineState.EMPTY
+    """The state that was shown last."""
     _status_at = 0.0
     """When the status was shown last, on the monotonic clock."""
 
@@ -74,8 +78,12 @@ class EngineView(ConversationActions):
         self._show_notices(snapshot)
         if snapshot.state is EngineState.GENERATING:  # with every token; `reply_grew` shows the numbers
             return
-        if snapshot.state is EngineState.LOADING:  # the next one has other tokens
-            self._counts.forget()
+        before, self._shown_state = self._shown_state, snapshot.state
+        if snapshot.state is EngineState.LOADING:
+            if before is EngineState.LOADING:  # only the progress is new
+                self._show_status()
+                return
+            self._counts.forget()  # the next one has other tokens
         self.show_engine()
         failed = snapshot.state is EngineState.FAILED
         self.notice("error", told(snapshot.error) if failed else "")
@@ -196,6 +204,11 @@ class EngineView(ConversationActions):
         self.query_one(ContextMeter).show(use, self.overflow)
 
     def _show_map(self, snapshot: EngineSnapshot) -> None:
+        now, tiers = time.monotonic(), snapshot.tiers
+        still = tiers is not None and not tiers.in_flight and snapshot.state is EngineState.GENERATING
+        if still and now - self._map_at < STATUS_S:  # nothing moves: only numbers are new
+            return
+        self._map_at = now
         for widget in (self.query_one(TierPanel), self.query_one(TierStrip)):
             if widget.display:
                 widget.show(snapshot)

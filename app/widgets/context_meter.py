@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from textual.content import Content
-from textual.visual import VisualType
 from textual.widget import Widget
 
 from app.context_use import ContextUse
@@ -116,10 +115,12 @@ class ContextMeter(Widget):
     def show(self, use: ContextUse, overflow: Overflow) -> None:
         """Show this."""
         if (use, overflow) != (self._use, self._overflow):
+            before = self.render().plain.count("\n")
             self._use, self._overflow = use, overflow
-            self.refresh(layout=True)
+            # Numbers change with every look; only other lines are worth a layout of the screen.
+            self.refresh(layout=self.render().plain.count("\n") != before)
 
-    def render(self) -> VisualType:
+    def render(self) -> Content:
         """Draw the lines."""
         use, width = self._use, self.content_size.width
         title = Content.styled(_("CONTEXT"), "$muted")

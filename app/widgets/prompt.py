@@ -62,6 +62,7 @@ class Prompt(TextArea):
     def __init__(self) -> None:
         """Create an empty box."""
         super().__init__(placeholder=_("Message"), compact=True, highlight_cursor_line=False)
+        self.cursor_blink = False  # nearly all that an idle application does would be blinking
         self.completions = CompletionList(self._accept)
         """Stands above the box."""
         self._parts: dict[str, Attachment] = {}

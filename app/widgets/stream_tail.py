@@ -12,11 +12,13 @@ from typing import Final
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widgets import Static
 
-SET_LINES: Final = 20
+SET_LINES: Final = 8
 """Lines that are set aside at a time; the widget that still grows has up to twice as many."""
-SET_CHARACTERS: Final = 2_000
+SET_CHARACTERS: Final = 800
 """The same in characters, for a text without line breaks."""
 MERGED: Final = 10
 """So many widgets become one: every layout looks at each of them."""
@@ -25,14 +27,23 @@ LAYOUT_S: Final = 0.25
 _CARET: Final = "▌"
 
 
+class _Open(Static):
+    """The lines that still grow."""
+
+    # The layout that makes a widget taller needs no second one to say so.
+    virtual_size = Reactive(Size(0, 0), layout=False)
+
+
 class StreamTail(Vertical):
     """Shows the open tail of a reply."""
+
+    virtual_size = Reactive(Size(0, 0), layout=False)
 
     def __init__(self) -> None:
         """Show nothing."""
         super().__init__(classes="tail")
         self.display = False
-        self._open = Static()
+        self._open = _Open()
         self._n_set = 0
         """Characters of the tail that are set aside."""
         self._parts: list[Static] = []

@@ -14,6 +14,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -56,6 +58,8 @@ def describe(attachment: Attachment) -> str:
 class TurnView(Vertical):
     """Shows one turn, and follows it while it grows."""
 
+    # See `_Open` in `stream_tail`.
+    virtual_size = Reactive(Size(0, 0), layout=False)
     DEFAULT_CSS = """
     TurnView .chips { height: auto; color: $muted; }
     TurnView.-current { background: $foreground 4%; }

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widgets import Static
 
 from app.conversation import Conversation, Turn
@@ -31,6 +32,8 @@ MOST: Final = 48
 class TurnWindow(VerticalScroll):
     """Shows a part of one conversation, and follows its newest line."""
 
+    # See `_Open` in `stream_tail`; the scroll bar looks at the size by itself.
+    virtual_size = Reactive(Size(0, 0), layout=False)
     BLANK = True
     DEFAULT_CSS = """
     TurnWindow {
@@ -118,7 +121,8 @@ class TurnWindow(VerticalScroll):
 
     def view(self, turn: Turn) -> TurnView | None:
         """Return the widget that shows `turn`, if it is mounted."""
-        return next((view for view in self.query(TurnView) if view.turn is turn), None)
+        views = (child for child in reversed(self.children) if isinstance(child, TurnView))
+        return next((view for view in views if view.turn is turn), None)
 
     def show_border(self, turn_id: int | None) -> None:
         """Draw a line before the turn of this id: the model does not see what is above it."""
