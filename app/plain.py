@@ -18,9 +18,10 @@ from typing import Final, TextIO
 
 from app import locations
 from app.attachments import read_attachments
-from app.bridge import Bridge, ChatEngine, LiveReply
+from app.bridge import Bridge, ChatEngine
 from app.conversation import Turn
 from app.i18n import _, language_of_locale, use_language
+from app.live_reply import LiveReply
 from app.models.options import load_options
 from app.new_conversation import new_conversation
 from app.plain_commands import Commands

@@ -16,8 +16,8 @@ from app.cli.exit_codes import INTERRUPTED, OK
 from app.cli.notices import print_notices
 from app.cli.progress import ProgressBar
 from app.sanitize import sanitize
-from app.tier_report import TierReport, TierWatch
-from app.tier_text import as_json, as_lines
+from app.tiers.report import TierReport, TierWatch
+from app.tiers.text import as_json, as_lines
 from engine import Engine, EngineSnapshot, EngineState, Message, Reply, Request, SamplingParams
 
 NAME = "tiers"

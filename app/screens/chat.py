@@ -33,7 +33,7 @@ from app.screens.engine_view import EngineView
 from app.settings import SettingsFile
 from app.slash import Command, Problem, message_of, parse
 from app.store import Store
-from app.tier_report import TierWatch
+from app.tiers.report import TierWatch
 from app.widgets.conversation_list import ConversationList
 from app.widgets.find_bar import FindBar
 from app.widgets.prompt import Prompt
@@ -48,7 +48,7 @@ from engine import LoadOptions
 HINT_S: Final = 5.0
 """Seconds that a hint stays."""
 DRAFT_S: Final = 0.5
-"""Seconds after the last key when what is written is saved and counted."""
+"""Seconds after a key when what is written is saved and counted."""
 
 
 class ChatScreen(EngineView):
@@ -244,9 +244,8 @@ class ChatScreen(EngineView):
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:
-        if self._draft_timer is not None:
-            self._draft_timer.stop()
-        self._draft_timer = self.set_timer(DRAFT_S, self._keep_draft)
+        if self._draft_timer is None:  # not begun anew by each key: who types without a pause is saved too
+            self._draft_timer = self.set_timer(DRAFT_S, self._keep_draft)
 
     @on(events.DescendantBlur)
     def _left_widget(self, event: events.DescendantBlur) -> None:
@@ -254,6 +253,7 @@ class ChatScreen(EngineView):
             self.keep_draft()
 
     async def _keep_draft(self) -> None:
+        self._draft_timer = None
         self.keep_draft()
         prompt = self.query_one(Prompt)
         text, pastes, count = prompt.text, prompt.pastes, self.bridge.count_tokens

@@ -14,9 +14,9 @@ from typing import Any, Final
 from textual import on
 
 from app.background import in_thread
-from app.bridge import LiveReply, told
 from app.context_use import TokenCounts, context_use
 from app.i18n import _
+from app.live_reply import LiveReply, in_our_words
 from app.request import COMPLETION_TOKENS
 from app.sanitize import sanitize_line
 from app.screens.conversation_actions import ConversationActions
@@ -86,12 +86,12 @@ class EngineView(ConversationActions):
             self._counts.forget()  # the next one has other tokens
         self.show_engine()
         failed = snapshot.state is EngineState.FAILED
-        self.notice("error", told(snapshot.error) if failed else "")
+        self.notice("error", in_our_words(snapshot.error) if failed else "")
         if snapshot.state is EngineState.READY and snapshot.model is not None:
             self.change_settings(last_model=snapshot.model.path)
 
     def _show_notices(self, snapshot: EngineSnapshot) -> None:
-        notices = [told(notice) for notice in snapshot.notices]
+        notices = [in_our_words(notice) for notice in snapshot.notices]
         if snapshot.model is not None and not snapshot.model.has_template:
             notices.insert(
                 0,

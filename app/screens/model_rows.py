@@ -14,7 +14,7 @@ from app.models.hub_file import HubFile
 from app.models.suggestions import Suggestion
 from app.sanitize import sanitize_line
 from app.settings import ModelSettings
-from app.tier_words import limited_words
+from app.tiers.words import limited_words
 from app.widgets.meters import parameters, size
 from engine import ModelPreview
 

@@ -21,8 +21,8 @@ from textual.widgets import Static
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
-from app.tier_report import TierReport, TierWatch
-from app.tier_words import legend, row_legend, size, tier_name, why_no_map, why_there
+from app.tiers.report import TierReport, TierWatch
+from app.tiers.words import legend, row_legend, size, tier_name, why_no_map, why_there
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars

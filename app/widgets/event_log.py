@@ -6,11 +6,11 @@ from textual.content import Content
 from textual.visual import VisualType
 from textual.widget import Widget
 
-from app.bridge import told
 from app.i18n import _
+from app.live_reply import in_our_words
 from app.sanitize import sanitize_line
-from app.tier_report import TierReport
-from app.tier_words import clock
+from app.tiers.report import TierReport
+from app.tiers.words import clock
 from engine import TierEvent, TierEventKind
 
 
@@ -58,5 +58,5 @@ def _line(event: TierEvent, width: int) -> Content:
     mark = ("! ", "$warning") if event.kind is TierEventKind.WARNING else ("· ", "$muted")
     head = Content.assemble((clock(event), "$muted"), " ", mark)
     indent = head.cell_length
-    text = Content(sanitize_line(told(event.text))).wrap(max(8, width - indent))
+    text = Content(sanitize_line(in_our_words(event.text))).wrap(max(8, width - indent))
     return Content("\n" + " " * indent).join([Content.assemble(head, text[0]), *text[1:]])

@@ -11,9 +11,9 @@ from textual.visual import VisualType
 from textual.widget import Widget
 
 from app.i18n import _
-from app.tier_history import sparkline
-from app.tier_report import Compute, TierReport
-from app.tier_words import (
+from app.tiers.history import sparkline
+from app.tiers.report import Compute, TierReport
+from app.tiers.words import (
     limit_words,
     link_words,
     moving_words,

@@ -16,10 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.actions import ACTIONS, Action
-from app.bridge import LiveReply
 from app.context_use import ContextUse
 from app.i18n import _
 from app.keymap import shown_key
+from app.live_reply import LiveReply
 from app.sanitize import sanitize_line
 from app.widgets.context_meter import context_line
 from app.widgets.meters import bar, model_line

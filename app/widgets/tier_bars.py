@@ -7,8 +7,8 @@ from textual.visual import VisualType
 from textual.widget import Widget
 
 from app.i18n import _
-from app.tier_report import TierReport, TierTotal
-from app.tier_words import bar_parts, size, tier_name, tier_numbers
+from app.tiers.report import TierReport, TierTotal
+from app.tiers.words import bar_parts, size, tier_name, tier_numbers
 
 
 class TierBars(Widget):

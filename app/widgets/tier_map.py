@@ -17,8 +17,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tier_layout import EIGHTHS, GUTTER, Activity, Cell, MapLine, map_lines, strip_groups, worst
-from app.tier_report import TierReport
+from app.tiers.layout import EIGHTHS, GUTTER, Activity, Cell, MapLine, map_lines, strip_groups, worst
+from app.tiers.report import TierReport
 from engine import BlockPlace
 
 _STYLES: Final = {"R": "tier-map--ram", "N": "tier-map--nvme", "V": "tier-map--vram"}

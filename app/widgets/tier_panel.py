@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.i18n import _
-from app.tier_report import TierReport, TierWatch
-from app.tier_words import legend, limit_words, rate, row_legend, size, size_of, why_no_map
+from app.tiers.report import TierReport, TierWatch
+from app.tiers.words import legend, limit_words, rate, row_legend, size, size_of, why_no_map
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars

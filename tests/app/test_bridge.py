@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.bridge import Bridge, LiveReply
+from app.bridge import Bridge
 from app.conversation import Conversation, TurnStatus
+from app.live_reply import LiveReply
 from app.store import Store
 from engine import (
     Budget,

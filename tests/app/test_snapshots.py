@@ -122,7 +122,7 @@ SCREENS: dict[str, Callable[[Driver], Awaitable[None]]] = {
     "palette": _pressing("ctrl+p", shows="Stop"),
     "personas": _commanding("/persona", "Personas"),
     "budget": _commanding("/budget", "Memory budget"),
-    "details": _pressing("alt+up", "enter", shows="tok/s"),
+    "details": _pressing("alt+up", "enter", shows="written"),
 }
 
 

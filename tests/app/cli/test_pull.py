@@ -61,5 +61,5 @@ def test_a_file_of_the_hub_is_fetched_by_its_name(
 
 @pytest.mark.parametrize("text", ["hf:owner/repo", "https://example.org/m.gguf"])
 def test_what_names_no_file_of_the_hub_says_what_would(text: str) -> None:
-    with pytest.raises(ModelNotFoundError, match="hf:owner/repository/file.gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"hf:owner/repository/file\.gguf"):
         pull.run(_parse(text))

@@ -12,7 +12,7 @@ import pytest
 
 from app.cli import tiers
 from app.cli.exit_codes import INTERRUPTED
-from app.tier_report import TierReport, TierWatch
+from app.tiers.report import TierReport, TierWatch
 from engine import ContextError, EngineSnapshot
 from tests.engine.budgets import budget_for
 from tests.tiny_gguf import CHATML, write_tiny_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tier_layout import GUTTER, Activity, Cell, cell, map_lines, strip_groups, worst
+from app.tiers.layout import GUTTER, Activity, Cell, cell, map_lines, strip_groups, worst
 from tests.app.tiers.models import blocks
 
 WIDTHS = st.integers(min_value=20, max_value=200)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tier_history import BINS, Rate, sparkline
-from app.tier_layout import Activity
-from app.tier_report import Limit, TierReport, TierWatch
-from app.tier_text import as_json, as_lines
-from app.tier_words import bar_parts, limit_words, moving_words, why_no_map, why_there
+from app.tiers.history import BINS, Rate, sparkline
+from app.tiers.layout import Activity
+from app.tiers.report import Limit, TierReport, TierWatch
+from app.tiers.text import as_json, as_lines
+from app.tiers.words import bar_parts, limit_words, moving_words, why_no_map, why_there
 from engine import EngineSnapshot, EngineState, Tier, TierEvent
 from tests.app.tiers.models import RATE, blocks, model, running, snapshot, tiers
 

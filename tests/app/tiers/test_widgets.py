@@ -15,8 +15,8 @@ from textual.widget import Widget
 
 from app.screens.tiers import TiersScreen
 from app.themes import TOKENS, load_themes
-from app.tier_layout import strip_groups
-from app.tier_report import TierWatch
+from app.tiers.layout import strip_groups
+from app.tiers.report import TierWatch
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from app.tier_history import Rate
-from app.tier_layout import Activity, Cell, cell, letter_of
+from app.tiers.history import Rate
+from app.tiers.layout import Activity, Cell, cell, letter_of
 from engine import BlockPlace, EngineSnapshot, EngineState, ModelInfo, Tier, TierEvent, TierSnapshot
 
 STALE_S: Final = 2.0

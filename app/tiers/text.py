@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.sanitize import sanitize_line
-from app.tier_history import sparkline
-from app.tier_layout import GUTTER, MapLine, map_lines, worst
-from app.tier_report import TierReport
-from app.tier_words import (
+from app.tiers.history import sparkline
+from app.tiers.layout import GUTTER, MapLine, map_lines, worst
+from app.tiers.report import TierReport
+from app.tiers.words import (
     bar_parts,
     clock,
     legend,

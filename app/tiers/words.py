@@ -10,8 +10,8 @@ import time
 
 from app.i18n import _
 from app.sanitize import sanitize_line
-from app.tier_layout import Activity
-from app.tier_report import Limit, TierReport, TierTotal
+from app.tiers.layout import Activity
+from app.tiers.report import Limit, TierReport, TierTotal
 from engine import BlockPlace, EngineState, Tier, TierEvent
 
 

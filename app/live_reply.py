@@ -1,0 +1,101 @@
+"""A reply that was asked for and has not ended: what it waits for, what made it, and how it ended, in words.
+
+Knows turns and the engine's replies; does not know who pulls them or shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+from app.conversation import Conversation, Turn, TurnStatus
+from app.i18n import _
+from engine import ContextError, FinishReason, ModelInfo, Overflow, Reply, ReplyStatus, SamplingParams
+
+
+@dataclass(slots=True)
+class LiveReply:
+    """A reply that was asked for and has not ended."""
+
+    conversation: Conversation
+    turn: Turn
+    system: str
+    """System prompt; empty for none."""
+    sampling: SamplingParams
+    """How to draw tokens, as wanted last; the reply says what is in effect."""
+    overflow: Overflow
+    """What happens when the conversation does not fit the context."""
+    told: list[Turn] = field(default_factory=list)
+    """The turns that were sent to the model."""
+    reply: Reply | None = None
+    """None while no model is loaded."""
+    model: ModelInfo | None = None
+    """The model that was asked."""
+    offset: int = 0
+    """How far the reply has been read."""
+    saved_at: float = 0.0
+    """When the text was saved last, on the monotonic clock."""
+
+    @property
+    def phase(self) -> str:
+        """What the reply waits for, in words; empty once it has text."""
+        if self.turn.text:
+            return ""
+        if self.reply is None:
+            return _("waiting for a model")
+        if self.reply.status is ReplyStatus.QUEUED:
+            return _("waiting for its turn")
+        stats = self.reply.stats
+        total, done = stats.prompt_tokens - stats.cached_tokens, stats.prefilled_tokens
+        words = _("reading {done:,} of {total:,} tokens").format(done=done, total=total)
+        if 0 < done < total and stats.prefill_s > 0:
+            left = (total - done) * stats.prefill_s / done
+            words += " · " + _("{seconds:.0f} s left").format(seconds=max(1.0, left))
+        return words
+
+    @property
+    def pending(self) -> bool:
+        """Whether the engine has yet to acknowledge how tokens are to be drawn."""
+        return self.reply is not None and not self.reply.done and self.reply.sampling != self.sampling
+
+    def note_settings(self, reply: Reply) -> None:
+        """Keep with the turn what was left out of its prompt, and what was changed while it grew."""
+        made_by, n_dropped = self.turn.made_by, reply.stats.dropped_messages
+        if 0 < n_dropped < len(self.told):
+            made_by["seen_from"] = self.told[n_dropped].id
+        if reply.sampling_changes:
+            made_by["changes"] = [[at, asdict(sampling)] for at, sampling in reply.sampling_changes]
+
+    def outcome(self, reply: Reply) -> tuple[TurnStatus, str]:
+        """Return how `reply` ended and what to say about it."""
+        model = self.model
+        match reply.finish_reason:
+            case FinishReason.CANCELLED:
+                return TurnStatus.CANCELLED, _("stopped")
+            case FinishReason.ERROR:
+                next_step = ""
+                # Where the oldest turns are left out already, it is the last message that is too long.
+                if isinstance(reply.error, ContextError) and self.overflow is Overflow.STOP:
+                    next_step = "; " + _("^N begins a new conversation, /overflow drops the oldest turns")
+                return TurnStatus.ERROR, in_our_words(str(reply.error or "the engine failed")) + next_step
+            case FinishReason.LENGTH:
+                used = reply.stats.prompt_tokens + reply.stats.completion_tokens
+                if model is None or used < model.max_context:
+                    return TurnStatus.DONE, _("ended here: the limit of tokens was reached")
+                return TurnStatus.DONE, _(
+                    "ended here: the context of {tokens:,} tokens is full; ^N begins a new conversation, F3 "
+                    "and then ^O choose a larger context"
+                ).format(tokens=model.max_context)
+            case _:
+                return TurnStatus.DONE, ""
+
+
+def in_our_words(error: str) -> str:
+    """Return an error of the engine with the options of the command line in the words of the interface."""
+    for option, words in (
+        ("(-c)", _("(F3, then ^O)")),
+        ("(-t)", _("(F12)")),
+        ("(--ram-budget)", _("(/budget)")),
+        ("--ram-budget", "/budget"),
+    ):
+        error = error.replace(option, words)
+    return error
