@@ -46,7 +46,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 # Two small real models for the tests marked `model`; without them those tests skip and say so.
 test-models: setup

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
 from app import locations
@@ -75,6 +76,8 @@ class Driver:
         """Return what a person sees, line by line."""
         screen = self.app.screen
         width, height = screen.size
+        # What is drawn here is kept: without this a dialog would keep an empty screen below it.
+        visible_screen_stack.set(self.app._background_screens)
         strips = screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip) for strip in strips[:height])[
             : width * 999

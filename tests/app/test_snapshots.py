@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Protocol
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 import app.conversation as conversation
 import app.dialogs as dialogs
+import app.screens.conversation_actions as conversation_actions
 import app.screens.models as models_screen
 from app import locations
 from app.app import TiercelApp
@@ -37,8 +41,9 @@ def next_use(layer: int, pos: int) -> int:
 中文和 emoji 🦅 keep their columns.
 """
 SIZES = [(40, 15), (80, 24), (120, 40), (200, 60)]
-NOON = 1_796_000_000_000
-"""A moment in milliseconds since 1970, for everything that is dated."""
+DAY = date(2026, 11, 30)
+NOON = 1_796_040_000
+"""Seconds since 1970 at noon of that day, for everything that is dated."""
 
 
 class SnapCompare(Protocol):
@@ -52,11 +57,14 @@ def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TiercelApp]:
     monkeypatch.setenv("TIERCEL_HOME", "home")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    clock = itertools.count(NOON, 1000)
-    monkeypatch.setattr(conversation, "now_ms", lambda: next(clock))
+    seconds = itertools.count(NOON)
+    clock = SimpleNamespace(time_ns=lambda: next(seconds) * 1_000_000_000)
+    monkeypatch.setattr(conversation, "time", clock)
+    monkeypatch.setattr(conversation_actions, "date", SimpleNamespace(today=lambda: DAY))
     for module in (dialogs, models_screen):
         monkeypatch.setattr(module, "available_memory", lambda: 20_000_000_000, raising=False)
     monkeypatch.setattr(models_screen, "memory_for_model", lambda *_arguments: 17_000_000_000)
+    monkeypatch.setattr(Input, "cursor_blink", False)
     settings = SettingsFile(locations.settings_file())
     settings.change(welcomed=True)
     settings.save()
@@ -73,6 +81,7 @@ async def _chat(driver: Driver) -> None:
     driver.prompt.cursor_blink = False
     await driver.say("Where do the layers go?")
     await driver.answered()
+    await driver.settled(10)  # what lies below a dialog is drawn as it was when the dialog came
 
 
 async def _fresh(driver: Driver) -> None:
