@@ -27,8 +27,7 @@ async def test_several_faults_in_the_settings_are_counted(home: Path) -> None:
     folder = home / "tiercel" / "config"
     folder.mkdir(parents=True)
     (folder / "settings.toml").write_text('threads = -1\n"[bold]k" = 1\ntheme = "none"\n')
-    async with running() as driver:
+    async with running(size=(80, 24)) as driver:
         await driver.ready()
-        text = " ".join(driver.screen_text().split())
-        assert "threads = -1 cannot be used" in text
-        assert "(1 of 3) settings" in text
+        await driver.until(lambda: "(1 of 3) settings" in driver.screen_text(), "the notice")
+        assert "threads = -1 cannot be used" in " ".join(driver.screen_text().split())

@@ -290,10 +290,13 @@ COMMAND = (
 )
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("plain") / "tiny.gguf"
-    return write_tiny_model(path, chat_template=CHATML, context=100_000)
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A model whose reply does not end: what it says is always the same, and its context is long."""
+    settings = locations.settings_file()
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text("greedy = true\ncontext = 100000\n")
+    return write_tiny_model(tmp_path / "tiny.gguf", chat_template=CHATML, context=100_000)
 
 
 class Screen:
@@ -317,9 +320,12 @@ class Screen:
         os.write(self.master, text.encode())
 
     def wait_for(self, text: str, after: int = 0) -> None:
+        self.until(lambda: text in self.seen[after:], text)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + 60
-        while text not in self.seen[after:]:
-            assert time.monotonic() < deadline, self.seen
+        while not condition():
+            assert time.monotonic() < deadline, f"{what!r} never came: {self.seen[-500:]}"
             if select.select([self.master], [], [], 0.2)[0]:
                 with suppress(OSError):
                     self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
@@ -376,6 +382,8 @@ def test_a_signal_ends_it_and_everything_is_saved(tiny: Path) -> None:
         screen.wait_for("You: ")
         screen.type("hello\n")
         screen.wait_for("tiny llama: ")
+        mark = len(screen.seen)
+        screen.until(lambda: len(screen.seen) > mark + 100, "a reply that grows")
         screen.process.terminate()
         deadline = time.monotonic() + 30
         while screen.process.poll() is None:

@@ -214,7 +214,7 @@ def test_no_foreign_text_commands_the_terminal_from_any_screen(
         see("ready")
         see(shown("htitle"))
         press("\x1bOQ")  # F2
-        terminal.read_for(0.5)
+        terminal.read_for(2.0)
         press("\x1b[B\r")  # the stored conversation
         for place in ("hquestion", "hreply", "hlist", "hmodel", "hdraft"):
             see(shown(place))
@@ -244,9 +244,9 @@ def test_no_foreign_text_commands_the_terminal_from_any_screen(
         see("Keys and commands")
         press("\x1b")
         terminal.until(lambda: "Keys and commands" not in terminal.text, "the help is gone")
-        terminal.read_for(0.5)  # the cursor is in the message box again
+        terminal.read_for(1.5)  # the cursor is in the message box again
         press("\x15")
-        terminal.read_for(0.5)  # keys that come at once may overtake a command
+        terminal.read_for(1.5)  # keys that come at once may overtake a command
         press("/persona ")  # the space: no list of commands takes the Enter
         see("│ /persona ")
         press("\r")
