@@ -1,6 +1,6 @@
 """Between the engine and the screen: the only file that knows both sides.
 
-The engine never calls us. Ten times a second, or once when nothing happens, `pull` looks at its snapshot
+The engine never calls us. Eight times a second, or once when nothing happens, `pull` looks at its snapshot
 and at the replies that grow, tells the listener what is new, and has the store save it. A model that was let
 go because nobody spoke to it is loaded again by the next message. Runs in the event loop and never blocks.
 """
@@ -30,7 +30,7 @@ from engine import (
     SamplingParams,
 )
 
-PULL_S: Final = 0.1
+PULL_S: Final = 0.125
 """Seconds between two pulls while something is under way."""
 IDLE_PULL_S: Final = 1.0
 """Seconds between two pulls otherwise."""
@@ -229,7 +229,7 @@ class Bridge:
         if self._engine is not None:
             self._engine.close()
 
-    # -- ten times a second
+    # -- eight times a second
 
     def pull(self) -> None:
         """Look once: tell the listener and the store what is new."""

@@ -41,12 +41,14 @@ class Terminal:
         files: list[Any] = [(os.POSIX_SPAWN_DUP2, self.slave, number) for number in (0, 1, 2)]
         if errors is not None:
             files.append((os.POSIX_SPAWN_OPEN, 2, str(errors), os.O_WRONLY | os.O_CREAT, 0o600))
+        # Its size is that of the terminal: tests in several processes are told another one.
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         own = {"TERM": "xterm-256color", "PYTHONPATH": str(REPO)}
         self.started = time.perf_counter()
         self.child = os.posix_spawn(
             sys.executable,
             [sys.executable, *arguments],
-            {**os.environ, **own, **(environment or {})},
+            {**inherited, **own, **(environment or {})},
             file_actions=files,
             setsid=True,
         )
