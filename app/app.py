@@ -39,6 +39,10 @@ from engine import Budget, Engine
 
 _PLACES: Final = [Binding(f"alt+{n}", f"screen.tab({n})", show=False) for n in range(1, 10)]
 
+SWITCH_S: Final = 0.0005
+"""Seconds after which a thread that draws gives way to the engine's, and the other way round. With Python's
+own 5 ms the engine would wait for most of a token's time whenever a frame is drawn."""
+
 
 class TiercelApp(DialogActions):
     """Chat with a model on this machine. Give it a function that makes the engine."""
@@ -236,6 +240,7 @@ def main(model: Path | None = None, ram_budget: Budget | None = None) -> int:
         without = "`tiercel chat --plain` works without one"
         print(f"tiercel: the interface needs {needs}; {without}", file=sys.stderr)
         return 2
+    sys.setswitchinterval(SWITCH_S)
     app = TiercelApp(Engine, model, ram_budget)
     try:
         code = app.run()

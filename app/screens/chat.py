@@ -346,7 +346,7 @@ class ChatScreen(EngineView):
         self._unsaved = trouble
         again = _("conversations are not saved yet: {trouble}; it is tried again until it works")
         text = again.format(trouble=trouble) if trouble else self._store.notice
-        if text != self._store_notice:  # finding the bar ten times a second costs more than it shows
+        if text != self._store_notice:  # finding the bar eight times a second costs more than it shows
             self._store_notice = text
             self.notice("store", text)
 
