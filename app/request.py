@@ -16,6 +16,11 @@ COMPLETION_TOKENS: Final = 256
 """A base model seldom ends by itself; this many tokens are continued at a time."""
 
 
+def seen_from(turns: Sequence[Turn]) -> int | None:
+    """Return the id of the first turn that the newest reply's model was told; None for the first of all."""
+    return next((turn.made_by.get("seen_from") for turn in reversed(turns) if turn.made_by), None)
+
+
 def told_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns that a model is told of `turns`, which end with a message of the person.
 
@@ -23,8 +28,8 @@ def told_turns(turns: Sequence[Turn]) -> list[Turn]:
     stopped before its first word is left out, reply and all: it may be what the model could not take, and
     most templates insist that roles alternate.
     """
-    seen_from = next((turn.made_by.get("seen_from") for turn in reversed(turns) if turn.made_by), None)
-    start = next((place for place, turn in enumerate(turns) if turn.id == seen_from), 0)
+    first = seen_from(turns)
+    start = next((place for place, turn in enumerate(turns) if turn.id == first), 0)
     seen = turns[start:]
     return [
         turn

@@ -28,6 +28,7 @@ from app.conversation import Turn
 from app.i18n import _
 from app.message_cost import message_cost
 from app.new_conversation import new_conversation
+from app.request import seen_from
 from app.sanitize import sanitize_line
 from app.screens.engine_view import EngineView
 from app.settings import SettingsFile
@@ -355,8 +356,7 @@ class ChatScreen(EngineView):
         conversation = self.workspace.current
         self.query_one(Prompt).restore(self.workspace.drafts.get(conversation.id, ""))
         await self.transcript.show(conversation)
-        seen = (turn.made_by.get("seen_from") for turn in reversed(conversation.turns) if turn.made_by)
-        self.transcript.show_border(next(seen, None))
+        self.transcript.show_border(seen_from(conversation.turns))
         self.show_engine()
         self.show_list()
 
