@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from app.conversation import Conversation, Turn
 from app.request import told_turns
-from engine import GenerationStats
 
 _CHARACTERS_OF_TOKEN: Final = 4
 _TOKENS_AROUND: Final = 4
@@ -99,13 +98,12 @@ def context_use(
     reply = (
         streaming.stats.completion_tokens if streaming is not None and streaming.stats.prompt_tokens else 0
     )
-    place = next((place for place in reversed(range(len(turns))) if turns[place].stats.prompt_tokens), None)
-    counted = turns[place].stats if place is not None else GenerationStats()
-    # What the engine has not counted yet: all that is told, or what came after the newest reply it counted.
-    news = told if place is None else [turn for turn in turns[place + 1 :] if turn is not streaming]
-    used = counted.prompt_tokens + counted.completion_tokens - reply
-    used += sum(_tokens(turn, counts) for turn in news)
-    if place is None:
+    counted = conversation.counted
+    # What the engine has not counted yet: what is told after the newest reply that it counted, or all.
+    later = {turn.id for turn in takewhile(lambda turn: turn is not counted, reversed(turns))}
+    news = [turn for turn in told if turn.id in later]
+    used = conversation.context_used - reply + sum(_tokens(turn, counts) for turn in news)
+    if counted is None:
         used += system_tokens
     # The engine's count of the whole is right; where our counts of parts exceed it, they give way.
     system_tokens = min(system_tokens, used)
@@ -118,7 +116,7 @@ def context_use(
         reserve=min(reserve, max(0, total - used - reply)),
         total=total,
         exact=not news,
-        dropped=counted.dropped_messages,
+        dropped=counted.stats.dropped_messages if counted is not None else 0,
     )
 
 

@@ -197,14 +197,22 @@ class Conversation:
             waiting += reversed(self._below.get(place.id, []))
 
     @property
+    def counted(self) -> Turn | None:
+        """The newest reply whose tokens the engine has counted and that is in the context, if any."""
+        return next(
+            (
+                turn
+                for turn in reversed(self.turns)
+                if turn.stats.prompt_tokens and (turn.text or turn.status is TurnStatus.STREAMING)
+            ),
+            None,
+        )
+
+    @property
     def context_used(self) -> int:
         """Tokens that the conversation takes of the context, as counted with its newest reply."""
-        counted = (
-            turn.stats.prompt_tokens + turn.stats.completion_tokens
-            for turn in reversed(self.turns)
-            if turn.text or turn.status is TurnStatus.STREAMING
-        )
-        return next(filter(None, counted), 0)
+        counted = self.counted
+        return counted.stats.prompt_tokens + counted.stats.completion_tokens if counted is not None else 0
 
     @property
     def streaming(self) -> Turn | None:

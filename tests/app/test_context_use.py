@@ -118,3 +118,11 @@ def test_the_parts_are_the_whole(prompt: int, reply: int, system: int, files: in
         assert min(parts) >= 0
         assert use.used + use.reserve + use.free == max(total, use.used)
         assert replace(use, reserve=0).free >= use.free
+
+
+def test_what_failed_or_was_taken_back_is_not_counted() -> None:
+    conversation = Conversation()
+    told(conversation, "a", "b", 7, 3)
+    told(conversation, "c", "", 90, 0).status = TurnStatus.CANCELLED
+    use = context_use(conversation, "", 100, WORDS)
+    assert (use.used, use.exact) == (10, True)
