@@ -27,6 +27,7 @@ from app.bridge import ChatEngine
 from app.dialogs import DialogActions
 from app.i18n import _, language_of_locale, use_language
 from app.keymap import load_keymap, use_keymap
+from app.models.options import Chosen
 from app.sanitize import sanitize_line
 from app.screens.chat import HINT_S, ChatScreen
 from app.settings import DEFAULT_THEME, SettingsFile
@@ -35,7 +36,7 @@ from app.startup import first_model
 from app.store import Store
 from app.terminal_input import TerminalDriver
 from app.themes import TOKENS, ThemeWatch, apply_theme, load_themes
-from engine import Budget, Engine
+from engine import Engine
 
 _PLACES: Final = [Binding(f"alt+{n}", f"screen.tab({n})", show=False) for n in range(1, 10)]
 
@@ -61,14 +62,14 @@ class TiercelApp(DialogActions):
         self,
         make_engine: Callable[[], ChatEngine],
         model: Path | None = None,
-        ram_budget: Budget | None = None,
+        chosen: Chosen | None = None,
     ) -> None:
-        """Start with `model`, else with that of the settings or the only one found; the budget is for all."""
+        """Start with `model`, else with that of the settings or the only one found; `chosen` is for all."""
         # Without colour Textual's own filter would paint a theme of the terminal's colours black on black.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._make_engine = make_engine
         self._model = model
-        self.ram_budget = ram_budget
+        self.chosen = chosen or Chosen()
         self.settings_file = SettingsFile(locations.config_dir() / "settings.toml")
         settings = self.settings_file.values
         use_language(language_of_locale() if settings.language == "auto" else settings.language)
@@ -233,15 +234,15 @@ class TiercelApp(DialogActions):
         self.exit(0)
 
 
-def main(model: Path | None = None, ram_budget: Budget | None = None) -> int:
-    """Run the application, beginning with `model`; `ram_budget` is for all. Returns the exit code."""
+def main(model: Path | None = None, chosen: Chosen | None = None) -> int:
+    """Run the application, beginning with `model`; `chosen` is for all. Returns the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         needs = "a terminal that can move its cursor (TERM says what it can)"
         without = "`tiercel chat --plain` works without one"
         print(f"tiercel: the interface needs {needs}; {without}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_S)
-    app = TiercelApp(Engine, model, ram_budget)
+    app = TiercelApp(Engine, model, chosen)
     try:
         code = app.run()
     finally:

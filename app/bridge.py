@@ -282,7 +282,10 @@ class Bridge:
             "context": model.max_context,
             "system": live.system,
         }
-        if snapshot.tiers is not None:
+        if snapshot.tiers is not None and snapshot.tiers.gpu is not None:
+            live.turn.made_by["gpu"] = snapshot.tiers.gpu.name
+            live.turn.made_by["vram_budget"] = snapshot.tiers.vram_budget_bytes
+        elif snapshot.tiers is not None:
             live.turn.made_by["ram_budget"] = snapshot.tiers.budget_bytes
         if live.told and live.told[0] is not turns[0]:
             live.turn.made_by["seen_from"] = live.told[0].id

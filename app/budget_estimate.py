@@ -47,9 +47,12 @@ class BudgetRange:
 
 
 def budget_range(snapshot: EngineSnapshot, available: int) -> BudgetRange | None:
-    """Return the range for the loaded model, `available` being bytes nobody uses; None without tiers."""
+    """Return the range for the loaded model, `available` being bytes nobody uses.
+
+    None where there is nothing to choose: without tiers, or where a GPU holds the model.
+    """
     tiers, model = snapshot.tiers, snapshot.model
-    if tiers is None or model is None:
+    if tiers is None or tiers.gpu is not None or model is None:
         return None
     asked = snapshot.ram_budget.n_bytes if snapshot.ram_budget is not None else 0
     # What is not for weights is known to the byte only when bytes were asked for.

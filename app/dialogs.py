@@ -6,6 +6,7 @@ not needed for the first frame.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from textual.app import App
 
 from app.background import in_thread
 from app.i18n import _
-from app.models.options import load_options
+from app.models.options import Chosen, load_options
 from app.new_conversation import lead
 from app.sanitize import sanitize_line
 from app.screens.chat import ChatScreen
@@ -33,8 +34,8 @@ class DialogActions(App[int]):
     chat: ChatScreen
     settings_file: SettingsFile
     store: Store
-    ram_budget: Budget | None = None
-    """The budget of the command line, which holds for every model."""
+    chosen: Chosen
+    """What the command line said, which holds for every model."""
 
     @cached_property
     def fetches(self) -> Fetches:
@@ -50,7 +51,7 @@ class DialogActions(App[int]):
 
     def load_model(self, path: Path) -> None:
         """Load a model as the settings say, those for it alone before those for all."""
-        self.chat.load(load_options(self.settings_file.values, path, self.ram_budget))
+        self.chat.load(load_options(self.settings_file.values, path, self.chosen))
 
     def watch_fetches(self) -> None:
         """Tell of a download that ended while its screen was closed; load it where nothing is loaded."""
@@ -82,12 +83,14 @@ class DialogActions(App[int]):
 
         tiers = self.chat.bridge.snapshot.tiers
         freed = tiers.ram_bytes + tiers.ring_bytes if tiers is not None else 0
+        on_gpu = tiers is not None and tiers.gpu is not None
         screen = ModelsScreen(
             self.settings_file,
             model.path if model is not None else None,
             name,
             fetches=self.fetches,
-            freed_bytes=freed + (model.kv_bytes if model is not None else 0),
+            freed_bytes=freed + (model.kv_bytes if model is not None and not on_gpu else 0),
+            freed_vram_bytes=tiers.vram_used_bytes if tiers is not None else 0,
         )
         self.push_screen(screen, use)
 
@@ -112,8 +115,8 @@ class DialogActions(App[int]):
             )
 
     def _use_budget(self, budget: Budget | None) -> None:
-        if self.ram_budget is not None:  # what is said later holds
-            self.ram_budget = budget
+        if self.chosen.ram_budget is not None:  # what is said later holds
+            self.chosen = replace(self.chosen, ram_budget=budget)
         if not self.chat.bridge.set_ram_budget(budget):
             self.chat.hint(_("no model is loaded"))
 

@@ -44,14 +44,20 @@ def log_dir() -> Path:
     return state_dir() / "log"
 
 
-def rates_file() -> Path | None:
-    """How fast this machine was measured to be, in JSON; None for an account without a home folder.
+def cache_dir() -> Path | None:
+    """Folder of what is made again where it is gone, such as compiled kernels.
 
-    Measured again where it is gone.
+    None for an account without a home folder.
     """
     with suppress(EngineError):
-        return _place("cache", platformdirs.user_cache_dir) / "rates.json"
+        return _place("cache", platformdirs.user_cache_dir)
     return None
+
+
+def rates_file() -> Path | None:
+    """How fast this machine was measured to be, in JSON; None for an account without a home folder."""
+    folder = cache_dir()
+    return None if folder is None else folder / "rates.json"
 
 
 def models_dir() -> Path:

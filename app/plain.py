@@ -22,7 +22,7 @@ from app.bridge import Bridge, ChatEngine
 from app.conversation import Turn
 from app.i18n import _, language_of_locale, use_language
 from app.live_reply import LiveReply
-from app.models.options import load_options
+from app.models.options import Chosen, load_options
 from app.new_conversation import new_conversation
 from app.plain_commands import Commands
 from app.sanitize import sanitize, sanitize_line
@@ -47,14 +47,14 @@ class PlainChat:
         self,
         engine: ChatEngine,
         *,
-        ram_budget: Budget | None = None,
+        chosen: Chosen | None = None,
         stdin: TextIO | None = None,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
         """Use `engine`, which `run` ends; streams are by default those of the process."""
         self._in, self._out, self._err = stdin or sys.stdin, stdout or sys.stdout, stderr or sys.stderr
-        self.ram_budget = ram_budget
+        self.chosen = chosen or Chosen()
         self.settings_file = SettingsFile(locations.settings_file())
         language = self.settings_file.values.language
         use_language(language_of_locale() if language == "auto" else language)
@@ -141,7 +141,7 @@ class PlainChat:
         """Load a model and wait until it is ready or has failed; ctrl+c gives it up."""
         self.bridge.unload()  # so that what the snapshot says from now on is about this one
         self._pull_until(lambda: self.bridge.snapshot.state is EngineState.EMPTY)
-        self.bridge.load(load_options(self.settings_file.values, path, self.ram_budget))
+        self.bridge.load(load_options(self.settings_file.values, path, self.chosen))
         self._pull_until(lambda: not self.bridge.active)
         snapshot = self.bridge.snapshot
         self.failed = snapshot.model is None
@@ -275,16 +275,19 @@ def plain_words(text: str) -> str:
         ("(-t)", _("(`threads` in settings.toml)")),
         ("(--ram-budget)", "(/budget)"),
         ("--ram-budget", "/budget"),
+        ("(--vram-budget)", _("(`vram_budget` in settings.toml)")),
+        ("(--kv-type)", _("(`kv_type` in settings.toml)")),
+        ("(--device)", _("(`device` in settings.toml)")),
     ):
         text = text.replace(option, words)
     return text
 
 
-def run_plain(engine: ChatEngine, model: Path | None = None, ram_budget: Budget | None = None) -> int:
+def run_plain(engine: ChatEngine, model: Path | None = None, chosen: Chosen | None = None) -> int:
     """Chat on the process's own streams; what ends the process saves first. Returns the exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    return PlainChat(engine, ram_budget=ram_budget).run(model)
+    return PlainChat(engine, chosen=chosen).run(model)
 
 
 def _leave(number: int, _frame: object) -> None:

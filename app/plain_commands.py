@@ -162,7 +162,7 @@ class Commands:
         except ValueError as error:
             self._chat.say(str(error))
             return
-        self._chat.ram_budget = budget
+        self._chat.chosen = replace(self._chat.chosen, ram_budget=budget)
         bridge = self._chat.bridge
         if bridge.wanted is not None and bridge.snapshot.state is EngineState.FAILED:
             self._chat.load(bridge.wanted)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from app.devices import parse_device
 from app.i18n import _
 from app.locations import expanded
 from engine import Budget, parse_budget
@@ -116,6 +117,29 @@ class Memory:
     def shown(self, value: Budget | None) -> str:
         """Return it as text."""
         return "" if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What computes, such as "cpu" or "cuda:1", or None."""
+
+    empty: str = ""
+
+    def read(self, value: object) -> str:
+        """Return its name."""
+        return parse_device(_text(value))
+
+    def write(self, value: str | None) -> str | None:
+        """Return it as it is."""
+        return value
+
+    def parse(self, text: str) -> str | None:
+        """Return the name, or None for an empty text."""
+        return parse_device(text) if text.strip() else None
+
+    def shown(self, value: str | None) -> str:
+        """Return its name."""
+        return value or ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,16 @@ from typing import Any, Final
 import tomli_w
 
 from app.i18n import LANGUAGES
-from app.setting_kinds import SWITCH, Choice, File, Folders, Kind, Memory, Named, Number, Text
-from engine import Budget, Overflow, SamplingParams
+from app.setting_kinds import SWITCH, Choice, Device, File, Folders, Kind, Memory, Named, Number, Text
+from engine import Budget, KVType, Overflow, SamplingParams
 
 DEFAULT_THEME: Final = "kestrel"
 _ENGINE: Final = "automatic"
 _CONTEXT: Final = Number(1, 1 << 24, "tokens", _ENGINE)
 _BUDGET: Final = Memory("70 % of what is free")
+_DEVICE: Final = Device(_ENGINE)
+_VRAM: Final = Memory(_ENGINE)
+_KV_TYPE: Final = Choice({KVType.F16: "16 bits", KVType.Q8_0: "8 bits"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,9 @@ class ModelSettings:
     context: int | None = None
     ram_budget: Budget | None = None
     greedy: bool | None = None
+    device: str | None = None
+    vram_budget: Budget | None = None
+    kv_type: KVType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,14 @@ class _Models:
         return {name: table for name, table in tables.items() if table} or None
 
 
-_OF_A_MODEL: Final[dict[str, Kind]] = {"context": _CONTEXT, "ram_budget": _BUDGET, "greedy": SWITCH}
+_OF_A_MODEL: Final[dict[str, Kind]] = {
+    "context": _CONTEXT,
+    "ram_budget": _BUDGET,
+    "greedy": SWITCH,
+    "device": _DEVICE,
+    "vram_budget": _VRAM,
+    "kv_type": _KV_TYPE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,33 @@ class Settings:
         default=None,
         metadata=_entry(
             _BUDGET, "memory budget", "Memory that the weights may take, such as 8G or 50%", _MODEL
+        ),
+    )
+    device: str | None = field(
+        default=None,
+        metadata=_entry(
+            _DEVICE,
+            "device",
+            "What computes: cpu, cuda or cuda:1; automatic is a GPU that holds the model",
+            _MODEL,
+        ),
+    )
+    vram_budget: Budget | None = field(
+        default=None,
+        metadata=_entry(
+            _VRAM,
+            "video memory",
+            "Memory of the GPU that a model may take, such as 20G or 80%",
+            _MODEL,
+        ),
+    )
+    kv_type: KVType = field(
+        default=KVType.F16,
+        metadata=_entry(
+            _KV_TYPE,
+            "keys and values",
+            "How a GPU keeps the context; 8 bits take about half the room",
+            _MODEL,
         ),
     )
     unload_after_min: int = field(

@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
-from engine.config import LoadOptions, Message, Overflow, Precision, Request, SamplingParams
+from engine.config import KVType, LoadOptions, Message, Overflow, Precision, Request, SamplingParams
 from engine.engine import Engine
 from engine.errors import (
     BudgetError,
     CancelledError,
     ContextError,
+    DeviceError,
     EngineError,
     GGUFError,
     InputFileError,
@@ -33,6 +34,7 @@ from engine.events import (
     EngineState,
     FinishReason,
     GenerationStats,
+    GpuFacts,
     ModelInfo,
     Reply,
     ReplyStatus,
@@ -46,11 +48,15 @@ from engine.overflow import prompt_room
 from engine.tiers.budget import Budget, parse_budget
 
 if TYPE_CHECKING:
+    from engine.backends.gpus import GpuSearch, find_gpus
     from engine.benchmark import Cell, Report, measure_speed, training_context
-    from engine.benchmark_kernels import KernelCell, measure_kernel
+    from engine.benchmark_gpu import GpuRates, measure_gpu
+    from engine.benchmark_kernels import KernelCell, measure_gpu_kernel, measure_kernel
+    from engine.benchmark_ops import OpCell, measure_ops
     from engine.chat_template import ChatTemplate, open_template
     from engine.evaluate import Comparison, Perplexity
     from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
+    from engine.inventory import computing_devices
     from engine.preview import ModelPreview, memory_for_model, preview_model
     from engine.scoring import score_against_reference, score_text
     from engine.tiers.probe import MachineRates, measure_machine
@@ -60,6 +66,14 @@ if TYPE_CHECKING:
 _ON_FIRST_USE = {
     "ChatTemplate": "engine.chat_template",
     "GGUFFile": "engine.gguf",
+    "GpuRates": "engine.benchmark_gpu",
+    "GpuSearch": "engine.backends.gpus",
+    "OpCell": "engine.benchmark_ops",
+    "computing_devices": "engine.inventory",
+    "find_gpus": "engine.backends.gpus",
+    "measure_gpu": "engine.benchmark_gpu",
+    "measure_gpu_kernel": "engine.benchmark_kernels",
+    "measure_ops": "engine.benchmark_ops",
     "LazyArray": "engine.gguf",
     "TensorInfo": "engine.gguf",
     "Tokenizer": "engine.tokenizer",
@@ -102,6 +116,7 @@ __all__ = [
     "ChatTemplate",
     "Comparison",
     "ContextError",
+    "DeviceError",
     "Engine",
     "EngineError",
     "EngineSnapshot",
@@ -110,7 +125,11 @@ __all__ = [
     "GGUFError",
     "GGUFFile",
     "GenerationStats",
+    "GpuFacts",
+    "GpuRates",
+    "GpuSearch",
     "InputFileError",
+    "KVType",
     "KernelCell",
     "KernelError",
     "LazyArray",
@@ -120,6 +139,7 @@ __all__ = [
     "ModelInfo",
     "ModelNotFoundError",
     "ModelPreview",
+    "OpCell",
     "Overflow",
     "Perplexity",
     "Precision",
@@ -141,9 +161,14 @@ __all__ = [
     "TokenizerError",
     "UnsupportedModelError",
     "available_memory",
+    "computing_devices",
+    "find_gpus",
     "load_tokenizer",
+    "measure_gpu",
+    "measure_gpu_kernel",
     "measure_kernel",
     "measure_machine",
+    "measure_ops",
     "measure_speed",
     "memory_for_model",
     "open_gguf",

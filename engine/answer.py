@@ -10,12 +10,12 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
-from engine.backends.base import Float32Array
 from engine.config import Message, Overflow, Request
 from engine.errors import CancelledError, ContextError, TemplateError
 from engine.events import FinishReason, GenerationStats, Reply, ReplyStatus
 from engine.generate import generate
 from engine.loading import LoadedModel
+from engine.logits import Logits
 from engine.overflow import drop_oldest, prompt_room
 from engine.prompt import PromptEncoder
 from engine.sampler import Sampler
@@ -57,7 +57,7 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
         dropped_messages=prompt.dropped,
     )
 
-    def draw(logits: Float32Array, history: Sequence[int]) -> int:
+    def draw(logits: Logits, history: Sequence[int]) -> int:
         sampler.params = reply.take_sampling()
         return sampler(logits, history)
 

@@ -1,41 +1,52 @@
 """How fast a model runs here: prompt tokens and decoded tokens per second, time to the first token.
 
 Measures like llama.cpp's llama-bench, so that the two can be compared: prompts of random ids, decoding from
-a context of chosen length, medians after a warm-up. Beside them stands how fast memory could be read at that
-time. Nothing is timed before the kernels have been checked against their oracle on the model's own matrices.
-Knows one loaded model at a time and nothing of output formats. Called by `tiercel bench`.
+a context of chosen length, medians after a warm-up. Beside them stands how fast the memory that holds the
+weights could be read at that time. Nothing is timed before the kernels have been checked against their oracle
+on the model's own matrices. Every time ends when the id that follows is known: a GPU is never merely told to
+begin. Knows one loaded model at a time and nothing of output formats. Called by `tiercel bench`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from engine.backends.base import Backend
+from engine.backends.base import AnyBackend
 from engine.backends.numpy_backend import NumpyBackend
+from engine.benchmark_gpu import Ceilings, gpu_backend, gpu_ceilings
 from engine.cancel import CancelToken
-from engine.config import LoadOptions, Precision
+from engine.config import KVType, LoadOptions, Precision, SamplingParams
 from engine.errors import KernelError
 from engine.generate import decode_step, prefill
 from engine.gguf import open_gguf
 from engine.kv_cache import kv_bytes
 from engine.loading import LoadedModel, load_model
+from engine.logits import Logits
 from engine.machine import processor_name
 from engine.model_config import ModelConfig, read_model_config
+from engine.sampler import Sampler
 from engine.tiers.probe import probe_disk
-from engine.tiers.streamer import StreamStats
 from engine.weights import ModelWeights
+from kernels.quant_types import QuantType
+from kernels.reference_quants import Bytes
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CudaBackend
 
 _WARM_UP_IDS = 32
 _WARM_UP_STEPS = 2
+_GREEDY = SamplingParams(temperature=0)
 
 C = TypeVar("C")
+Judge = Callable[[Bytes, QuantType, int], bool]
+"""Of rows in ggml's layout, their type and length, whether their product is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,11 @@ class Cell:
     weight_gb_s: float | None
     """weight_bytes times the steps per second, in GB."""
     read_gb_s: float | None
-    """Plain reads of memory on these threads, beside this cell; None on NumPy."""
+    """Plain reads of the memory that holds the weights, beside this cell; None on NumPy."""
+    copy_gb_s: float | None
+    """Copies within the GPU's memory, bytes read and written together; None on the CPU."""
+    h2d_gb_s: float | None
+    """Copies to the GPU from page-locked memory; None on the CPU."""
     bandwidth_share: float | None
     """weight_gb_s / read_gb_s."""
     predicted_decode_tok_s: float | None
@@ -88,11 +103,13 @@ class Cell:
     nvme_read_bytes: int
     """Read from disk for a decode step, on average."""
     h2d_bytes: int
-    """Copied to a GPU for a decode step: 0 as long as the processor computes everything."""
+    """Weights copied to a GPU for a decode step, on average."""
     stall_ms: float
     """Of a decode step, waiting for the disk, on average."""
     disk_gb_s: float | None
     """Direct reads of the model's file, by turns with decoding; None when nothing is read from disk."""
+    host_share: float | None
+    """Of the time of a decode step, the part in which the GPU did not work on it; None on the CPU."""
 
 
 def training_context(path: Path) -> int:
@@ -118,12 +135,13 @@ def measure_speed(
     context = max(n_prompt, max(depths) + n_decode)
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
     try:
+        gpu = gpu_backend(loaded.backend)
         if loaded.backend.name != NumpyBackend.name:
-            _check_products(loaded.weights, options.precision)
+            _check_products(loaded.weights, _judge(gpu, options.precision))
         ids = np.random.default_rng(0).integers(0, loaded.info.vocab_size, context).tolist()
-        bench = _ModelBench(loaded, options.precision, ids, cancel)
+        bench = _ModelBench(loaded, gpu, options, ids, cancel)
         return Report(
-            device=f"{processor_name()}, {loaded.backend.name}",
+            device=f"{gpu.device.name if gpu else processor_name()}, {loaded.backend.name}",
             cells=tuple(
                 bench.measure(depth, 0 if depth else n_prompt, n_decode, repetitions)
                 for depth in sorted(depths)
@@ -136,41 +154,42 @@ def measure_speed(
 
 @dataclass(frozen=True, slots=True)
 class _ModelBench:
-    """A loaded model and the ids that it is fed; the session always holds the first so many of them."""
+    """A loaded model and the ids of its prompts; what was decoded after them is forgotten again."""
 
     loaded: LoadedModel
-    precision: Precision
+    gpu: CudaBackend | None
+    """The backend again where it is a GPU's."""
+    options: LoadOptions
     ids: list[int]
     cancel: CancelToken
 
     def measure(self, depth: int, n_prompt: int, n_decode: int, repetitions: int) -> Cell:
         """Warm up, then prefill and decode by turns, so that a disturbance does not fall on one alone."""
         tiers = self.loaded.backend.tiers
-        streams = tiers is not None and bool(tiers.plan.streamed)
+        streams = tiers is not None and tiers.snapshot().pass_read_bytes > 0
         # Before the warm-up, as it empties the caches. Where weights are streamed no memory is left for it.
-        read_before = 0.0 if streams else _read_bandwidth(self.loaded.backend)
+        before = Ceilings() if streams else _ceilings(self.loaded.backend, self.gpu)
         if n_prompt:
             self._time_prefill(_WARM_UP_IDS)
         self._time_decode(depth, min(n_decode, _WARM_UP_STEPS))
-        prefill_s, decode_s, disk, n_read, stall_s = [], [], [], 0, 0.0
+        prefill_s, decode_s, disk, moved = [], [], [], _Moved()
         for _ in range(repetitions):
             if n_prompt:
                 prefill_s.append(self._time_prefill(n_prompt))
             self._fill(depth)
             if streams:
                 disk.append(probe_disk(self.loaded.info.path, self.cancel))
-            before = tiers.stats if tiers is not None else StreamStats()
+            start = self._moved()
             decode_s.append(self._time_decode(depth, n_decode))
-            after = tiers.stats if tiers is not None else StreamStats()
-            n_read += after.read_bytes - before.read_bytes
-            stall_s += after.stall_s - before.stall_s
-        read_after = 0.0 if streams else _read_bandwidth(self.loaded.backend)
-        read_gb_s = max(read_before, read_after) / 1e9 or None
+            moved = moved.plus(self._moved(), start)
+        host_share = self._host_share(depth, n_decode)
+        ceilings = before.best(Ceilings() if streams else _ceilings(self.loaded.backend, self.gpu))
         n_steps = max(1, repetitions * n_decode)
         decode_tok_s, decode_min, decode_max = _rates(n_decode, decode_s)
         prefill_tok_s, prefill_min, prefill_max = _rates(n_prompt, prefill_s)
         n_bytes = step_bytes(self.loaded.weights)
         weight_gb_s = None if decode_tok_s is None else n_bytes * decode_tok_s / 1e9
+        read_gb_s = _gb_s(ceilings.read)
         return Cell(
             path=str(self.loaded.info.path),
             quantisation=self.loaded.info.quantisation,
@@ -187,51 +206,110 @@ class _ModelBench:
             decode_tok_s_min=decode_min,
             decode_tok_s_max=decode_max,
             weight_bytes=n_bytes,
-            kv_bytes=step_kv_bytes(self.loaded.model.config, self.precision, depth, n_decode),
+            kv_bytes=step_kv_bytes(
+                self.loaded.model.config,
+                self.options.precision,
+                depth,
+                n_decode,
+                kv_type=self.options.kv_type if self.gpu else KVType.F16,
+            ),
             weight_gb_s=weight_gb_s,
             read_gb_s=read_gb_s,
+            copy_gb_s=_gb_s(ceilings.copy),
+            h2d_gb_s=_gb_s(ceilings.h2d),
             bandwidth_share=weight_gb_s / read_gb_s if weight_gb_s and read_gb_s else None,
             predicted_decode_tok_s=None if tiers is None else tiers.predicted_decode_tok_s,
-            nvme_read_bytes=n_read // n_steps,
-            h2d_bytes=0,
-            stall_ms=stall_s * 1000 / n_steps,
+            nvme_read_bytes=moved.read_bytes // n_steps,
+            h2d_bytes=moved.h2d_bytes // n_steps,
+            stall_ms=moved.stall_s * 1000 / n_steps,
             disk_gb_s=median(disk) / 1e9 if disk else None,
+            host_share=host_share,
         )
 
     def _time_prefill(self, n_prompt: int) -> float:
-        """Seconds to run a prompt from an empty context."""
+        """Seconds to run a prompt from an empty context, until the id that follows it is drawn."""
         self.loaded.session.ids.clear()
+        self._settle()
         start = perf_counter()
-        self._prefill_to(n_prompt)
+        logits = self._prefill_to(n_prompt)
+        assert logits is not None, "nothing of it was there"
+        self._draw(logits)
         return perf_counter() - start
 
     def _time_decode(self, depth: int, n_decode: int) -> float:
-        """Seconds to run ids one by one after `depth` others, choosing the best next one each time."""
+        """Seconds to draw ids one by one after `depth` others, always the best one."""
         self._fill(depth)
-        session = self.loaded.session
+        self._settle()
         start = perf_counter()
-        for token_id in self.ids[depth : depth + n_decode]:
-            decode_step(self.loaded.model, session, token_id, self.cancel).argmax()
-        return perf_counter() - start
+        self._decode(depth, n_decode)
+        seconds = perf_counter() - start
+        del self.loaded.session.ids[depth:]
+        return seconds
+
+    def _host_share(self, depth: int, n_decode: int) -> float | None:
+        """What is left of the time of steps without the time of their graphs on the GPU."""
+        if self.gpu is None or not n_decode:
+            return None
+        self._fill(depth)
+        self._settle()
+        with self.gpu.timed() as times:
+            seconds = self._time_decode(depth, n_decode)
+            # A step and a draw for each id; by then one step more is under way, which nobody asks for.
+            busy = sum(end.since(start) for start, end in times.spans[: 2 * n_decode])
+        return max(0.0, 1 - busy / seconds)
+
+    def _decode(self, depth: int, n_decode: int) -> None:
+        token_id = self.ids[depth] if n_decode else 0
+        for _ in range(n_decode):
+            token_id = self._draw(decode_step(self.loaded.model, self.loaded.session, token_id, self.cancel))
+
+    def _draw(self, logits: Logits) -> int:
+        """The best id, drawn where the logits are."""
+        return Sampler(_GREEDY)(logits, self.loaded.session.ids)
+
+    def _settle(self) -> None:
+        """Wait until the GPU has nothing to do."""
+        if self.gpu is not None:
+            self.gpu.device.synchronize()
+
+    def _moved(self) -> _Moved:
+        tiers = self.loaded.backend.tiers
+        if tiers is None:
+            return _Moved()
+        stats = tiers.stats
+        return _Moved(stats.read_bytes, tiers.snapshot().h2d_bytes, stats.stall_s)
 
     def _fill(self, depth: int) -> None:
         """Make the session hold the first `depth` ids."""
         del self.loaded.session.ids[depth:]
         self._prefill_to(depth)
 
-    def _prefill_to(self, n_ids: int) -> None:
-        """Run what the session lacks of the first `n_ids`."""
+    def _prefill_to(self, n_ids: int) -> Logits | None:
+        """Run what the session lacks of the first `n_ids` -> logits after the last; None if it lacks none."""
         session = self.loaded.session
         missing = self.ids[len(session.ids) : n_ids]
-        if missing:
-            prefill(
-                self.loaded.model,
-                session,
-                missing,
-                chunk=self.loaded.chunk,
-                cancel=self.cancel,
-                on_progress=lambda n_done: None,
-            )
+        if not missing:
+            return None
+        return prefill(
+            self.loaded.model,
+            session,
+            missing,
+            chunk=self.loaded.chunk,
+            cancel=self.cancel,
+            on_progress=lambda n_done: None,
+        )
+
+
+class _Moved(NamedTuple):
+    """What has moved so far, or during a time."""
+
+    read_bytes: int = 0
+    h2d_bytes: int = 0
+    stall_s: float = 0.0
+
+    def plus(self, end: _Moved, start: _Moved) -> _Moved:
+        """What moved from `start` to `end` added."""
+        return _Moved(*(mine + after - before for mine, after, before in zip(self, end, start, strict=True)))
 
 
 def step_bytes(weights: ModelWeights) -> int:
@@ -240,7 +318,9 @@ def step_bytes(weights: ModelWeights) -> int:
     return sum(data.size for name, (data, shape, _) in weights.items() if len(shape) == 2 and name != unread)
 
 
-def step_kv_bytes(config: ModelConfig, precision: Precision, depth: int, n_decode: int) -> int:
+def step_kv_bytes(
+    config: ModelConfig, precision: Precision, depth: int, n_decode: int, *, kv_type: KVType = KVType.F16
+) -> int:
     """Bytes of keys and values that one of `n_decode` steps from `depth` on sees, on average; 0 for none."""
     if not n_decode:
         return 0
@@ -249,16 +329,25 @@ def step_kv_bytes(config: ModelConfig, precision: Precision, depth: int, n_decod
         for layer in range(config.n_layers)
         for position in range(depth, depth + n_decode)
     )
+    if kv_type is KVType.Q8_0 and precision is Precision.FAST:
+        row = 2 * config.n_kv_heads * (config.head_dim + 2 * -(-config.head_dim // 32))
+        return row * n_seen // n_decode
     return kv_bytes(config, n_seen, precision) // config.n_layers // n_decode
 
 
-def _read_bandwidth(backend: Backend) -> float:
-    """Bytes per second of plain reads on the backend's threads; 0 for NumPy, which has no such read."""
+def _ceilings(backend: AnyBackend, gpu: CudaBackend | None) -> Ceilings:
+    """How fast the memory that holds the weights can be read; nothing for NumPy, which has no such read."""
+    if gpu is not None:
+        return gpu_ceilings(gpu.device)
     if backend.name == NumpyBackend.name:
-        return 0.0
+        return Ceilings()
     from kernels.bench import read_bandwidth  # the C extension
 
-    return read_bandwidth(backend.threads)
+    return Ceilings(read=read_bandwidth(backend.threads))
+
+
+def _gb_s(rate: float) -> float | None:
+    return rate / 1e9 or None
 
 
 def _rates(n_tokens: int, seconds: list[float]) -> tuple[float, float, float] | tuple[None, None, None]:
@@ -268,18 +357,29 @@ def _rates(n_tokens: int, seconds: list[float]) -> tuple[float, float, float] | 
     return n_tokens / median(seconds), n_tokens / max(seconds), n_tokens / min(seconds)
 
 
-def _check_products(weights: ModelWeights, precision: Precision) -> None:
-    """Compare one matrix of every quant type and width with the oracle."""
-    from kernels.verification import product_is_right  # the C extension
+def _judge(gpu: CudaBackend | None, precision: Precision) -> Judge:
+    """What says whether the product with a matrix is right: the backend's own kernels against the oracle."""
+    is_float = precision is Precision.FLOAT
+    if gpu is not None:
+        from kernels.cuda import verification as on_gpu
 
+        device = gpu.device
+        return lambda *matrix: on_gpu.product_is_right(device, *matrix, float_precision=is_float)
+    from kernels import verification  # the C extension
+
+    return lambda *matrix: verification.product_is_right(*matrix, float_precision=is_float)
+
+
+def _check_products(weights: ModelWeights, is_right: Judge) -> None:
+    """Compare one matrix of every quant type and width with the oracle."""
     seen = set()
     for name, (data, shape, quant_type) in weights.items():
         kind = quant_type, shape[-1]
         if len(shape) == 1 or kind in seen:
             continue
         seen.add(kind)
-        if not product_is_right(data, *kind, float_precision=precision is Precision.FLOAT):
+        if not is_right(data, *kind):
             raise KernelError(
-                f"the product with {name} ({quant_type.name}) differs from its oracle on this processor: "
+                f"the product with {name} ({quant_type.name}) differs from its oracle on this machine: "
                 "nothing was timed; please report it with the output of `tiercel --version`"
             )

@@ -1,19 +1,26 @@
-"""How fast the native matrix products are, one quant type at a time, beside plain reads of memory.
+"""How fast the matrix products are, one quant type at a time, beside plain reads of memory.
 
-Turns the times of `kernels.bench` into the figures that people are shown; knows no model and no output
-format. Called by `tiercel bench --kernels`.
+Turns the times of `kernels.bench` and `kernels.cuda.bench` into the figures that people are shown; knows no
+model and no output format. Called by `tiercel bench --kernels`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple, TypeVar
 
+from engine.backends.gpus import open_gpu
 from engine.benchmark import Report
 from engine.cancel import CancelToken
-from engine.errors import CancelledError, KernelError
+from engine.errors import CancelledError, DeviceError, KernelError
 from engine.machine import physical_cores, processor_name
+from kernels import errors as kernel_errors
 from kernels.quant_types import QuantType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class KernelCell:
 
     quant_type: str
     threads: int
+    """Of the CPU; 0 on a GPU."""
     columns: int
     """Of activations: tokens computed together."""
     rows: int
@@ -36,11 +44,11 @@ class KernelCell:
     gflop_s: float
     """Two operations for each weight and column."""
     read_gb_s: float
-    """Plain reads of memory on these threads, beside this type."""
+    """Plain reads of memory, beside this type: on these threads, or on the GPU."""
     bandwidth_share: float
     """weight_gb_s / read_gb_s."""
     relative_time: float
-    """Per row of the matrix, 1 with one column."""
+    """Per row of the matrix of this row length, 1 with one column."""
 
 
 def measure_kernel(
@@ -59,43 +67,109 @@ def measure_kernel(
             "then Tiercel again (make setup)"
         ) from None
     threads = threads or physical_cores()
-
-    def check_cancelled() -> None:
-        if cancel.cancelled:
-            raise CancelledError("the measurement was stopped")
-
     read_before = bench.read_bandwidth(threads)
+    timed = _timed(
+        lambda: bench.time_products(
+            quant_type, threads=threads, repetitions=repetitions, before_each=lambda: _check(cancel)
+        ),
+        "processor",
+    )
+    read = max(read_before, bench.read_bandwidth(threads))
+    products = [_Product(*times[:2], bench.ROW_LENGTH, *times[2:]) for times in timed]
+    device = f"{processor_name()}, cpu {cpu.instruction_sets()[0]}"
+    return Report(device, _cells(quant_type, threads, repetitions, read, products), ())
+
+
+def measure_gpu_kernel(
+    quant_type: QuantType,
+    *,
+    device: str | None,
+    cache_dir: Path | None,
+    repetitions: int,
+    cancel: CancelToken,
+) -> Report[KernelCell]:
+    """Time one quant type's product on a GPU ("cuda:1"; None is the first), on the shapes of real models.
+
+    Raises DeviceError where there is none, KernelError when a product differs from its oracle: nothing was
+    timed then; CancelledError when told to stop.
+    """
+    gpu, facts = open_gpu(device, cache_dir)
     try:
-        timed = bench.time_products(
-            quant_type, threads=threads, repetitions=repetitions, before_each=check_cancelled
+        from kernels.cuda.bench import read_bandwidth, time_products
+
+        read_before = read_bandwidth(gpu)
+        timed = _timed(
+            lambda: time_products(
+                gpu, quant_type, repetitions=repetitions, before_each=lambda: _check(cancel)
+            ),
+            "GPU",
         )
+        read = max(read_before, read_bandwidth(gpu))
+    except kernel_errors.DeviceError as error:
+        raise DeviceError(f"{facts.name} failed: {error}") from error
+    finally:
+        gpu.close()
+    products = [
+        _Product(times.columns, times.rows, times.row_length, times.weight_bytes, times.seconds)
+        for times in timed
+    ]
+    cells = _cells(quant_type, 0, repetitions, read, products)
+    return Report(f"{facts.name}, cuda sm_{gpu.compute_capability}", cells, ())
+
+
+class _Product(NamedTuple):
+    """A product with some columns, timed a number of times."""
+
+    columns: int
+    rows: int
+    row_length: int
+    weight_bytes: int
+    seconds: Sequence[float]
+
+
+def _check(cancel: CancelToken) -> None:
+    if cancel.cancelled:
+        raise CancelledError("the measurement was stopped")
+
+
+def _timed(time_products: Callable[[], T], where: str) -> T:
+    """What it returns; a product that is wrong is told as every error of the kernels."""
+    try:
+        return time_products()
     except ArithmeticError as error:
         raise KernelError(
-            f"{error} on this processor: nothing was timed; please report it with the output of "
+            f"{error} on this {where}: nothing was timed; please report it with the output of "
             "`tiercel --version`"
         ) from None
-    read_gb_s = max(read_before, bench.read_bandwidth(threads)) / 1e9
-    one_column = median(timed[0].seconds) / timed[0].rows
+
+
+def _cells(
+    quant_type: QuantType, threads: int, repetitions: int, read: float, products: Sequence[_Product]
+) -> tuple[KernelCell, ...]:
+    # The CPU's product with many columns has a part of the rows: what counts is the length of a row.
+    alone = {(each.rows, each.row_length): each for each in products if each.columns == 1}
+    any_rows = {each.row_length: each for each in products if each.columns == 1}
     cells = []
-    for columns, rows, n_bytes, seconds in timed:
+    for columns, rows, row_length, n_bytes, seconds in products:
         middle = median(seconds)
         weight_gb_s = n_bytes / middle / 1e9
+        one = alone.get((rows, row_length), any_rows[row_length])
         cells.append(
             KernelCell(
                 quant_type=quant_type.name,
                 threads=threads,
                 columns=columns,
                 rows=rows,
-                row_length=bench.ROW_LENGTH,
+                row_length=row_length,
                 repetitions=repetitions,
                 us=middle * 1e6,
                 us_min=min(seconds) * 1e6,
                 us_max=max(seconds) * 1e6,
                 weight_gb_s=weight_gb_s,
-                gflop_s=2 * rows * bench.ROW_LENGTH * columns / middle / 1e9,
-                read_gb_s=read_gb_s,
-                bandwidth_share=weight_gb_s / read_gb_s,
-                relative_time=middle / rows / one_column,
+                gflop_s=2 * rows * row_length * columns / middle / 1e9,
+                read_gb_s=read / 1e9,
+                bandwidth_share=weight_gb_s * 1e9 / read,
+                relative_time=middle / rows / (median(one.seconds) / one.rows),
             )
         )
-    return Report(f"{processor_name()}, cpu {cpu.instruction_sets()[0]}", tuple(cells), ())
+    return tuple(cells)

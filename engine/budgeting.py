@@ -18,6 +18,7 @@ from engine.tiers.budget import Budget
 from engine.tiers.store import TieredWeights
 
 _MAPPED = "weights that NumPy computes with are mapped from the file: a memory budget changes nothing"
+_ON_GPU = "the GPU holds all of the model: a memory budget changes nothing"
 
 
 def change_budget(loaded: LoadedModel, budget: Budget | None, stopped: Callable[[], bool]) -> bool:
@@ -26,8 +27,8 @@ def change_budget(loaded: LoadedModel, budget: Budget | None, stopped: Callable[
     What cannot be done is told in `LoadedModel.budget_notices` and in an event.
     """
     tiers = loaded.backend.tiers
-    if tiers is None:
-        loaded.budget_notices = (_MAPPED,)
+    if not isinstance(tiers, TieredWeights):
+        loaded.budget_notices = (_MAPPED if tiers is None else _ON_GPU,)
         return True
     try:
         room = _room(loaded, tiers, budget)

@@ -21,6 +21,14 @@ class Precision(StrEnum):
     """float32 activations and float32 KV throughout; slower, used to prove the model code."""
 
 
+class KVType(StrEnum):
+    """How a GPU holds keys and values in the fast precision."""
+
+    F16 = "f16"
+    Q8_0 = "q8_0"
+    """8 bits and a scale for each 32: about half of float16, and a little less exact."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is opened."""
@@ -39,6 +47,14 @@ class LoadOptions:
     """Memory for the whole model; None takes `engine.tiers.budget.DEFAULT`."""
     rates_file: Path | None = None
     """Where measured rates are kept between loads; None measures nothing, and nothing is predicted."""
+    device: str | None = None
+    """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU that holds the model, else the CPU."""
+    vram_budget: Budget | None = None
+    """GPU memory for the whole model; None takes `engine.backends.cuda_plan.DEFAULT` of what is free."""
+    kv_type: KVType = KVType.F16
+    """On a GPU, in the fast precision."""
+    cache_dir: Path | None = None
+    """Where compiled CUDA kernels are kept between loads; None compiles them each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,6 +259,7 @@ class Engine:
             backend_reason=backend.reason,
             threads=backend.threads,
             ram_budget=command.options.ram_budget,
+            vram_budget=command.options.vram_budget,
             notices=loaded.notices,
         )
 
@@ -312,6 +313,7 @@ class Engine:
             context_used=0,
             tiers=None,
             ram_budget=None,
+            vram_budget=None,
             decode_tok_s=0.0,
             notices=(),
         )

@@ -8,6 +8,7 @@
     ├── TemplateError            the chat template is broken or refuses this conversation
     ├── ContextError             the prompt does not fit the context, or the context does not fit memory
     ├── BudgetError              the memory granted is too little even for weights read from disk
+    ├── DeviceError              the device that was asked for is not there or cannot be used
     ├── StreamError              weights could not be read from the disk while the model ran
     ├── KernelError              the native kernels are missing or refused their input
     ├── ReferenceFileError       a reference file for `perplexity` is unusable
@@ -49,7 +50,11 @@ class ContextError(EngineError):
 
 
 class BudgetError(EngineError):
-    """The memory granted to the weights is too little even when they are read from disk for every pass."""
+    """The memory granted is too little even for weights read from disk for every pass, or for a GPU."""
+
+
+class DeviceError(EngineError):
+    """The device that was asked for is not there, cannot be used, or failed; names device, cause and fix."""
 
 
 class StreamError(EngineError):

@@ -63,6 +63,8 @@ class GenerationStats:
     """Bytes of weights read from disk."""
     stall_s: float = 0.0
     """Time during which computing waited for the disk."""
+    h2d_bytes: int = 0
+    """Bytes of weights copied to a GPU."""
     dropped_messages: int = 0
     """Messages of the request, its oldest but for the system prompt, that did not fit and were left out."""
 
@@ -207,6 +209,8 @@ class ModelInfo:
 class Tier(StrEnum):
     """Where a weight block is."""
 
+    VRAM = "vram"
+    """In the memory of a GPU."""
     RAM = "ram"
     NVME = "nvme"
     """In the file, read for every pass."""
@@ -225,6 +229,23 @@ class BlockPlace:
     quantisation: str
     """The quant type that holds most of its bytes."""
     tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """A GPU that can compute."""
+
+    number: int
+    """As CUDA counts them: 1 is cuda:1."""
+    name: str
+    """As its maker calls it, such as NVIDIA H200."""
+    compute_capability: str
+    """Such as 9.0."""
+    total_bytes: int
+    free_bytes: int
+    """When it was looked at."""
+    driver: str
+    """Version of the driver, such as 580.159.03."""
 
 
 class TierEventKind(StrEnum):
@@ -281,6 +302,18 @@ class TierSnapshot:
     """How many older ones are gone."""
     passes: int = 0
     """Over all blocks, so far: one for each token of a reply, one for each part of a prompt."""
+    vram_bytes: int = 0
+    """GPU memory of the blocks that are in it."""
+    vram_used_bytes: int = 0
+    """GPU memory that the whole model takes, cache and computing included."""
+    vram_budget_bytes: int = 0
+    """GPU memory for the whole model, cache and computing included; 0 without a GPU."""
+    h2d_bytes: int = 0
+    """Weights copied to the GPU so far."""
+    h2d_rate: float | None = None
+    """Bytes per second of copies to the GPU, as probed; None when nothing was measured."""
+    gpu: GpuFacts | None = None
+    """None where the processor computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +346,8 @@ class EngineSnapshot:
     """Of the reply that runs, else of the last one; 0 before any."""
     ram_budget: Budget | None = None
     """In effect, as it was asked for; None for the default."""
+    vram_budget: Budget | None = None
+    """The same for the memory of a GPU."""
     cpu_s: float = 0.0
     """Seconds that processors have worked for this process so far, all threads together."""
     at: float = 0.0

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
-from engine.backends.base import Float32Array
 from engine.cancel import CancelToken
 from engine.errors import ContextError
 from engine.events import FinishReason
+from engine.logits import Logits
 from engine.model import Transformer
 from engine.session import Session
 
-Draw = Callable[[Float32Array, Sequence[int]], int]
+Draw = Callable[[Logits, Sequence[int]], int]
 """The id that follows all ids so far, from their logits [V]: a `Sampler`."""
 
 
@@ -27,7 +27,7 @@ def prefill(
     chunk: int,
     cancel: CancelToken,
     on_progress: Callable[[int], None],
-) -> Float32Array:
+) -> Logits:
     """Run ids that follow what the session holds, `chunk` at a time -> logits [V] after the last one.
 
     Calls on_progress with the number of ids done after each chunk. Raises CancelledError; whole chunks that
@@ -38,16 +38,14 @@ def prefill(
         hidden = model.hidden(part, len(session.ids), session.kv, cancel)
         session.ids.extend(part)
         on_progress(start + len(part))
-    logits: Float32Array = model.logits(hidden[-1:], cancel)[0]
-    return logits
+    return model.next_logits(hidden, cancel)
 
 
-def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelToken) -> Float32Array:
+def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelToken) -> Logits:
     """Run one id -> logits [V] after it."""
     hidden = model.hidden([token_id], len(session.ids), session.kv, cancel)
     session.ids.append(token_id)
-    logits: Float32Array = model.logits(hidden, cancel)[0]
-    return logits
+    return model.next_logits(hidden, cancel)
 
 
 def generate(

@@ -7,6 +7,7 @@ names its start position and overwrites what came after it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,23 @@ from engine.config import Precision
 from engine.model_config import ModelConfig
 
 
+class KVCache(Protocol):
+    """Keys and values of every layer; where and how they lie is the affair of the backend that made it."""
+
+    @property
+    def max_context(self) -> int:
+        """Positions it has room for."""
+        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of keys and values together."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class KVCache:
-    """Keys and values of every layer; how they lie in the arrays is the backend's own affair."""
+class HostKV:
+    """A cache in memory; how keys and values lie in the arrays differs between C and NumPy."""
 
     keys: npt.NDArray[np.floating]
     values: npt.NDArray[np.floating]
@@ -41,8 +56,8 @@ def kv_bytes(config: ModelConfig, max_context: int, precision: Precision) -> int
     return per_position * max_context * kv_dtype(precision).itemsize
 
 
-def allocate_kv(config: ModelConfig, max_context: int, precision: Precision) -> KVCache:
+def allocate_kv(config: ModelConfig, max_context: int, precision: Precision) -> HostKV:
     """Reserve zeros [n_layers, n_kv_heads, max_context, head_dim]: a head's positions lie in a row."""
     shape = (config.n_layers, config.n_kv_heads, max_context, config.head_dim)
     dtype = kv_dtype(precision)
-    return KVCache(np.zeros(shape, dtype), np.zeros(shape, dtype), max_context)
+    return HostKV(np.zeros(shape, dtype), np.zeros(shape, dtype), max_context)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Backend
-from engine.backends.select import LoadWatcher, open_backend
+from engine.backends.base import AnyBackend
+from engine.backends.select import open_backend
+from engine.backends.watcher import LoadWatcher
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
@@ -66,7 +67,7 @@ class LoadedModel:
         return self.options.chunk
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> AnyBackend:
         """What computes it."""
         return self.model.backend
 
@@ -91,13 +92,18 @@ def load_model(
         options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
     )
     blocks = weight_blocks(gguf, config)
-    room = room_for_weights(blocks, config, options, max_context, available_memory())
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
     try:
-        backend, backend_notices = open_backend(
-            weights, blocks, config, options, room.weights, LoadWatcher(on_progress, on_tiers, cancel)
+        backend, backend_notices, budget_notices = open_backend(
+            weights,
+            blocks,
+            config,
+            options,
+            max_context,
+            lambda: room_for_weights(blocks, config, options, max_context, available_memory()),
+            LoadWatcher(on_progress, on_tiers, cancel),
         )
     except MemoryError:
         raise _memory_ran_out() from None
@@ -126,7 +132,7 @@ def load_model(
         session=Session(kv),
         options=options,
         lasting_notices=notices + backend_notices,
-        budget_notices=room.notices,
+        budget_notices=budget_notices,
     )
 
 

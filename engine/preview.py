@@ -62,6 +62,10 @@ class ModelPreview:
     """Tokens per second from an empty context; None until this machine has been measured."""
     limited_by: str = ""
     """What decoding would wait for, in words; empty without a prediction."""
+    vram_bytes: int = 0
+    """GPU memory it would take, everything counted; 0 where the CPU would compute."""
+    device: str = ""
+    """The GPU that would compute, such as NVIDIA H200; empty for the CPU."""
     problem: str = ""
     """Why it cannot be loaded, in one line without its path; empty where it can."""
 
@@ -71,11 +75,13 @@ def memory_for_model(budget: Budget | None, freed_bytes: int = 0) -> int:
     return (budget or DEFAULT).resolve(available_memory() + freed_bytes)
 
 
-def preview_model(path: Path, options: LoadOptions, freed_bytes: int = 0) -> ModelPreview:
+def preview_model(
+    path: Path, options: LoadOptions, freed_bytes: int = 0, freed_vram_bytes: int = 0
+) -> ModelPreview:
     """Return what loading the model at `path` with `options` would give; the path in `options` is not used.
 
-    `freed_bytes`: memory that is taken now and will be free by then, such as that of the model loaded now.
-    Raises nothing: what is wrong is `problem`.
+    `freed_bytes` and `freed_vram_bytes`: memory, of the GPU in the second case, that is taken now and will be
+    free by then, such as that of the model loaded now. Raises nothing: what is wrong is `problem`.
     """
     preview = ModelPreview(path, printable(path.stem))
     try:

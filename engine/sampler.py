@@ -1,7 +1,8 @@
 """From logits to the next id: a chain of small parts.
 
 penalties -> top-k -> typical -> top-p -> min-p -> temperature -> draw. Every filter sees the probabilities
-at temperature 1. Knows distributions; does not know text or models. The generator is NumPy's PCG64.
+at temperature 1. Whoever holds the logits may draw where they are; the chain here is for those on the host.
+Knows distributions; does not know text, models or devices. The generator is NumPy's PCG64.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.config import SamplingParams
-
-Float32Array = npt.NDArray[np.float32]
+from engine.logits import DrawRequest, Float32Array, Logits, Penalties
 
 
 class Candidates(NamedTuple):
-    """The ids still in play, in no order, with their logits."""
+    """The ids still in play with their logits, in the order in which a draw walks through them.
+
+    That is by id at first. What drops some by their logits leaves the others by descending logit, the lower
+    id first of equals; typical sampling has an order of its own.
+    """
 
     ids: npt.NDArray[np.intp]
     logits: Float32Array
@@ -39,28 +43,53 @@ class Sampler:
         # Seeds are whole numbers of any sign to people, natural ones to NumPy.
         self._random = np.random.Generator(np.random.PCG64(self.seed % (1 << 64)))
 
-    def __call__(self, logits: Float32Array, history: Sequence[int]) -> int:
-        """Draw the id that follows `history` (all ids so far, for the penalties) from logits [V]."""
+    def __call__(self, logits: Logits, history: Sequence[int]) -> int:
+        """Draw the id that follows `history` (all ids so far, for the penalties).
+
+        One number of the generator is used for a draw, none when greedy, wherever the id is drawn. Raises
+        KernelError when the logits are not numbers.
+        """
         p = self.params
-        logits = penalize(logits, history, p)
-        if p.temperature == 0:
-            return int(logits.argmax())
-        candidates = Candidates(np.arange(len(logits)), logits)
-        candidates = min_p(top_p(typical(top_k(candidates, p.top_k), p.typical_p), p.top_p), p.min_p)
-        return draw(candidates, p.temperature, self._random)
+        uniform = self._random.random() if p.temperature > 0 else 0.0
+        request = DrawRequest(p, penalties(history, p), uniform)
+        drawn = logits.draw(request)
+        return choose(logits.all(), request) if drawn is None else drawn
 
 
-def penalize(logits: Float32Array, history: Sequence[int], params: SamplingParams) -> Float32Array:
-    """Lower the logits of ids among the last `penalty_window`; each distinct id once. Returns a copy."""
-    window = history[-params.penalty_window :] if params.penalty_window else ()
+def choose(logits: Float32Array, request: DrawRequest) -> int:
+    """The id that `request` draws from logits [V] on the host."""
+    p = request.params
+    logits = penalize(logits, request.penalties, p)
+    if p.temperature == 0:
+        return int(logits.argmax())
+    candidates = Candidates(np.arange(len(logits)), logits)
+    candidates = min_p(top_p(typical(top_k(candidates, p.top_k), p.typical_p), p.top_p), p.min_p)
+    return draw(candidates, p.temperature, request.uniform)
+
+
+_NO_PENALTIES = Penalties(np.empty(0, np.int32), np.empty(0, np.int32))
+
+
+def penalties(history: Sequence[int], params: SamplingParams) -> Penalties:
+    """The distinct ids among the last `penalty_window`; none when no penalty is on."""
     off = params.repeat_penalty == 1 and not params.presence_penalty and not params.frequency_penalty
-    if off or not window:
+    if off or not history or not params.penalty_window:
+        return _NO_PENALTIES
+    window = history[-params.penalty_window :]
+    ids, counts = np.unique(np.asarray(window, np.int32), return_counts=True)
+    return Penalties(ids, counts.astype(np.int32))
+
+
+def penalize(logits: Float32Array, penalties: Penalties, params: SamplingParams) -> Float32Array:
+    """Lower the logits [V] of the penalised ids; each id once. Returns a copy, if any is lowered."""
+    if not len(penalties.ids):
         return logits
-    ids, counts = np.unique(np.asarray(window), return_counts=True)
-    chosen = logits[ids]
+    chosen = logits[penalties.ids]
     chosen = np.where(chosen > 0, chosen / params.repeat_penalty, chosen * params.repeat_penalty)
+    chosen -= np.float32(params.presence_penalty)
+    chosen -= np.float32(params.frequency_penalty) * penalties.counts.astype(np.float32)
     logits = logits.copy()
-    logits[ids] = chosen - params.presence_penalty - params.frequency_penalty * counts
+    logits[penalties.ids] = chosen
     return logits
 
 
@@ -101,10 +130,10 @@ def min_p(candidates: Candidates, share: float) -> Candidates:
     return candidates.keep(candidates.logits >= candidates.logits.max() + np.log(share))
 
 
-def draw(candidates: Candidates, temperature: float, random: np.random.Generator) -> int:
-    """Draw one id from the softmax of logits / temperature."""
+def draw(candidates: Candidates, temperature: float, uniform: float) -> int:
+    """The id in whose share of the softmax of logits / temperature `uniform` lies."""
     cumulative = np.cumsum(_softmax(candidates.logits, temperature))
-    index = np.searchsorted(cumulative, random.random() * cumulative[-1], side="right")
+    index = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
     return int(candidates.ids[min(int(index), len(cumulative) - 1)])
 
 
@@ -129,7 +158,6 @@ def _smallest_set(
     reach = min(n, 256)
     while True:
         best = _largest(worth, reach)
-        best = best[np.argsort(-worth[best], kind="stable")]
         total = np.cumsum(probabilities[best])
         if total[-1] >= mass or reach == n:
             return best[: int(np.searchsorted(total, mass)) + 1]
@@ -140,7 +168,7 @@ _GROUPS = 64
 
 
 def _largest(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
-    """Indices of the k largest of more or as many values, in no order.
+    """Indices of the k largest of more or as many values, in descending order, the lower first of equals.
 
     A partition of a whole vocabulary takes milliseconds. The k-th largest of the maxima of groups is a floor
     that at least k values reach, and hardly more do.
@@ -151,4 +179,6 @@ def _largest(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
         near = np.flatnonzero(values >= np.partition(maxima, -k)[-k])
     else:
         near = np.arange(len(values))
-    return near[np.argpartition(-values[near], k - 1)[:k]]
+    if len(near) > 2 * k:  # then a partition is cheaper than a sort
+        near = near[values[near] >= np.partition(values[near], -k)[-k]]
+    return near[np.argsort(-values[near], kind="stable")[:k]]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels import cpu
-from kernels.quant_types import QuantType, block_bytes, block_size, row_bytes
-from kernels.reference_quants import Bytes
+from kernels.quant_types import QuantType, row_bytes
+from kernels.synthetic import synthetic_matrix
 from kernels.verification import result_is_right
 
 COLUMNS = (1, 2, 4, 8, 16, 512)
@@ -28,24 +28,8 @@ _COMPUTE_ROWS = 4096
 """Enough for columns that arithmetic limits: no caching shows, and a call stays within a second or so."""
 _MOST_MEMORY_COLUMNS = 16
 """Up to so many columns the whole matrix is used."""
-_PATTERN_ROWS = 251
-"""Rows that differ; the matrix repeats them. Prime, so that a tile taken for another one is seen."""
 _READ_BYTES = 1 << 28
 _READ_PASSES = 5
-
-_SCALES = {
-    QuantType.Q4_0: (0,),
-    QuantType.Q4_1: (0, 2),
-    QuantType.Q5_0: (0,),
-    QuantType.Q5_1: (0, 2),
-    QuantType.Q8_0: (0,),
-    QuantType.Q2_K: (80, 82),
-    QuantType.Q3_K: (108,),
-    QuantType.Q4_K: (0, 2),
-    QuantType.Q5_K: (0, 2),
-    QuantType.Q6_K: (208,),
-}
-"""Where a quant block keeps float16 scales (`kernels/reference_quants.py`); other bytes may be anything."""
 
 
 class ProductTimes(NamedTuple):
@@ -85,7 +69,8 @@ def time_products(
     What `before_each` raises before a product ends the measurement. Raises ArithmeticError when a product
     differs from its oracle: nothing was timed then.
     """
-    data = synthetic_matrix(quant_type, max(_COMPUTE_ROWS, -(-_MATRIX_BYTES // _row_bytes(quant_type))))
+    n_rows = max(_COMPUTE_ROWS, -(-_MATRIX_BYTES // _row_bytes(quant_type)))
+    data = synthetic_matrix(quant_type, n_rows, ROW_LENGTH)
     rng = np.random.default_rng(1)
     products = []
     for columns in COLUMNS:
@@ -106,34 +91,6 @@ def time_products(
             cpu.matmul(x, part, quant_type, threads=threads)
             times.seconds.append(perf_counter() - start)
     return [times for _, _, times in products]
-
-
-def synthetic_matrix(quant_type: QuantType, rows: int) -> Bytes:
-    """Rows of ROW_LENGTH random weights, finite and nowhere near 0 or overflow, 1-D in ggml's layout."""
-    pattern = _random_rows(quant_type, min(rows, _PATTERN_ROWS))
-    data = np.empty((rows, pattern.shape[1]), np.uint8)
-    for first in range(0, rows, len(pattern)):
-        data[first : first + len(pattern)] = pattern[: rows - first]
-    return data.reshape(-1)
-
-
-def _random_rows(quant_type: QuantType, rows: int) -> Bytes:
-    """Draw [rows, row bytes]."""
-    rng = np.random.default_rng(0)
-    if quant_type in _SCALES:
-        n_blocks = rows * ROW_LENGTH // block_size(quant_type)
-        blocks = rng.integers(0, 256, (n_blocks, block_bytes(quant_type)), np.uint8)
-        for offset in _SCALES[quant_type]:
-            scales = rng.uniform(0.005, 0.015, n_blocks).astype(np.float16)
-            blocks[:, offset : offset + 2] = scales.view(np.uint8).reshape(-1, 2)
-        return blocks.reshape(rows, -1)
-    values = rng.standard_normal((rows, ROW_LENGTH), np.float32)
-    if quant_type is QuantType.F16:
-        return values.astype(np.float16).view(np.uint8)
-    if quant_type is QuantType.BF16:
-        # The upper half of a float32.
-        return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-    return values.view(np.uint8)
 
 
 def _row_bytes(quant_type: QuantType) -> int:

@@ -6,6 +6,8 @@ operation expands a whole matrix at once. Letters: T tokens, H heads, K KV heads
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -115,3 +117,69 @@ def round_activations(x: Floats) -> Floats:
     steps = np.where(top > 0, np.float32(127) / np.where(top > 0, top, 1), 0).astype(np.float32)
     rounded: Floats = np.rint(groups * steps) * (top / np.float32(127))
     return rounded.reshape(x.shape)
+
+
+class Rounded15(NamedTuple):
+    """Activations [T, K] rounded to 15 bits in groups of 32, K padded with zeros to whole chunks of 128."""
+
+    q: npt.NDArray[np.int8]
+    """[T, 4, padded / 2]: two planes of high bytes, two of low ones, in the order of rounding.cuh."""
+    d: Floats
+    """[T, padded / 32]: the step of a group; NaN where a value is not finite."""
+    s: Floats
+    """[T, padded / 16]: the step times the sum of half a group."""
+
+
+def round_activations_15(x: Floats) -> Floats:
+    """What the fast matrix product of a GPU sees of x [T, K]: groups of 32 rounded to 2 * 16256 + 1 steps."""
+    steps, rounded = _rounded_15(x)
+    values: Floats = rounded * steps[..., None]
+    return values.reshape(len(x), -1)[:, : x.shape[1]]
+
+
+def planes_of_15(x: Floats) -> Rounded15:
+    """The same as it lies in video memory."""
+    steps, rounded = _rounded_15(x)
+    n_tokens = len(x)
+    whole = rounded.astype(np.int32)
+    high = (whole + 64) >> 7
+    bytes_of = np.stack([high, whole - 128 * high], axis=1).astype(np.int8)
+    # Element 32b + 16h + 4t + i of chunk c is byte i of word 2b + h of lane t; words 4j.. are in plane j.
+    words = bytes_of.reshape(n_tokens, 2, -1, 8, 4, 4)  # [T, high or low, c, word, t, i]
+    planes = words.reshape(n_tokens, 2, -1, 2, 4, 4, 4).transpose(
+        0, 1, 3, 2, 5, 4, 6
+    )  # [T, ., j, c, t, word, i]
+    sums = whole.reshape(n_tokens, -1, 2, 16).sum(axis=-1).astype(np.float32)
+    return Rounded15(
+        np.ascontiguousarray(planes).reshape(n_tokens, 4, -1),
+        steps,
+        (steps[..., None] * sums).reshape(n_tokens, -1),
+    )
+
+
+def _rounded_15(x: Floats) -> tuple[Floats, Floats]:
+    """Steps [T, groups] and whole numbers [T, groups, 32] of rows padded to chunks of 128."""
+    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % 128))).reshape(len(x), -1, 32)
+    top = np.max(np.abs(groups), axis=-1)
+    finite = np.isfinite(top)
+    kept = finite & (top >= np.float32(1e-30))  # below, 16256 / top would soon overflow
+    safe = np.where(kept, top, 1).astype(np.float32)
+    steps = np.where(kept, safe * np.float32(1 / 16256), np.where(finite, 0, np.nan)).astype(np.float32)
+    per_step = np.where(kept, np.float32(16256) / safe, 0).astype(np.float32)
+    rounded: Floats = np.rint(np.where(kept[..., None], groups, 0) * per_step[..., None])
+    return steps, rounded
+
+
+def half_rows(x: Floats) -> tuple[npt.NDArray[np.float16], Floats]:
+    """x [T, K] as half floats times powers of two, and what to multiply each row with to undo that, [T].
+
+    The largest of a row comes to lie in [2048, 4096). A row below 2^-115 becomes zeros; one that is not
+    finite gets the factor NaN.
+    """
+    top = np.max(np.abs(x), axis=-1)
+    finite = np.isfinite(top)
+    tiny = ~finite | (top < np.float32(2.0**-115))
+    exponents = np.where(tiny, 0, 12 - np.frexp(np.where(finite, top, 1))[1])
+    factors = np.where(finite, np.ldexp(np.float32(1), -exponents), np.nan).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ldexp(x, exponents[:, None]).astype(np.float16), factors

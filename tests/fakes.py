@@ -54,6 +54,8 @@ class Script:
     """How many messages do not fit, for each reply in turn; the last one repeats."""
     tiers: TierSnapshot | None = None
     """Where the weights of a loaded model are."""
+    backend: str = "fake"
+    threads: int = 2
     refuse_budget: str = ""
     """Why no other budget is taken; empty takes every one."""
 
@@ -146,8 +148,8 @@ class FakeEngine:
             load_stage="",
             load_progress=1.0,
             model=self._model(options.path),
-            backend="fake",
-            threads=2,
+            backend=self.script.backend,
+            threads=self.script.threads,
             notices=self.script.notices,
             tiers=self.script.tiers,
             ram_budget=options.ram_budget,

@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 
 from app import locations
+from app.devices import for_engine, parse_device
 from app.models import resolve_model
-from engine import Budget, LoadOptions, Precision, parse_budget
-
-BUDGET_HELP = (
-    "memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%); weights beyond "
-    "it are read from disk while it runs"
-)
+from app.models.options import Chosen
+from engine import Budget, KVType, LoadOptions, Precision, parse_budget
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +30,47 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default=Precision.FAST,
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
-    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what computes, and how much memory of which kind the model may take."""
+    parser.add_argument(
+        "--device",
+        type=device,
+        metavar="DEVICE",
+        help="what computes: auto (default) is the first GPU that holds the model, else the "
+        "processor; cpu, cuda or cuda:N insist",
+    )
+    parser.add_argument(
+        "--ram-budget",
+        type=budget,
+        metavar="SIZE",
+        help="memory for the model, such as 8G, 7.5GiB or 50%% of what is available (default: 70%%); weights "
+        "beyond it are read from disk while it runs",
+    )
+    parser.add_argument(
+        "--vram-budget",
+        type=budget,
+        metavar="SIZE",
+        help="video memory for the model, everything counted, such as 20G or 80%% of what is free there",
+    )
+    parser.add_argument(
+        "--kv-type",
+        type=KVType,
+        choices=list(KVType),
+        help="keys and values on a GPU: f16 (default), or q8_0, which takes about half the room",
+    )
+
+
+def chosen(args: argparse.Namespace) -> Chosen:
+    """What `add_device_arguments` declared, for the application and the plain chat."""
+    return Chosen(
+        device=args.device,
+        ram_budget=args.ram_budget,
+        vram_budget=args.vram_budget,
+        kv_type=args.kv_type,
+    )
 
 
 def load_options(args: argparse.Namespace, *, context: int | None = None, chunk: int = 512) -> LoadOptions:
@@ -46,7 +83,19 @@ def load_options(args: argparse.Namespace, *, context: int | None = None, chunk:
         chunk=chunk,
         ram_budget=args.ram_budget,
         rates_file=locations.rates_file(),
+        device=for_engine(args.device),
+        vram_budget=args.vram_budget,
+        kv_type=args.kv_type or KVType.F16,
+        cache_dir=locations.cache_dir(),
     )
+
+
+def device(text: str) -> str:
+    """The name of what computes."""
+    try:
+        return parse_device(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no device: it {error}") from None
 
 
 def budget(text: str) -> Budget:

@@ -9,17 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.arguments import BUDGET_HELP, budget, load_options, natural_int, positive_int
-from app.cli.bench_table import kernel_lines, model_lines
+from app import locations
+from app.cli.arguments import add_device_arguments, load_options, natural_int, positive_int
+from app.cli.bench_table import kernel_lines, model_lines, op_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
 from app.cli.notices import print_notices
+from app.devices import for_engine
 from app.models import resolve_model
 from app.sanitize import sanitize_line
 from engine import Precision
 
 if TYPE_CHECKING:
-    from engine import Cell, KernelCell, LoadOptions, QuantType, Report
+    from engine import Cell, KernelCell, LoadOptions, OpCell, QuantType, Report
 
 NAME = "bench"
 HELP = "measure tokens per second"
@@ -30,7 +32,8 @@ _DECODE_TOKENS = 64
 _EPILOG = """\
 In the table, GB/s are those of the weights read, share is their part of plain
 reads of memory at the time, KV the GB/s of keys and values beside them, and
-plan the tok/s that were predicted.
+plan the tok/s that were predicted. On a GPU the memory is the GPU's, and host
+is the part of a step in which it did not work.
 
 --json prints one object: `device`, and `cells`, one for each model, number of
 threads and depth. Rates are medians; what was not measured is null. A cell has
@@ -45,16 +48,25 @@ threads and depth. Rates are medians; what was not measured is null. A cell has
   kv_bytes                     of the cache that a decode step reads
   read_gb_s                    plain reads of memory, at the time of this cell
   bandwidth_share              weight_gb_s / read_gb_s
+  copy_gb_s, h2d_gb_s          copies in a GPU's memory (read + written), and to it
+  host_share                   of a step, without work for the GPU; null on the CPU
   predicted_decode_tok_s       what the plan promises from an empty context
   nvme_read_bytes, stall_ms    of a decode step, for weights beyond the budget
   disk_gb_s                    direct reads of the file, at the time
-  h2d_bytes                    copied to a GPU: 0, the processor computes
+  h2d_bytes                    weights copied to a GPU for a decode step
 
-With --kernels, one cell for each type, number of threads and columns:
+With --kernels, one cell for each type, number of threads (0 on a GPU), shape
+and columns:
   quant_type, threads, columns, rows, row_length, repetitions
   us                           of one call, with us_min, us_max
   weight_gb_s, gflop_s, read_gb_s, bandwidth_share
   relative_time                per row of the matrix; 1 with one column
+
+With --ops, one cell for each model, depth and operation of a decode step:
+  path, quantisation, depth, repetitions, op
+  launches                     of kernels in a step
+  us                           of all of them alone, with us_min, us_max
+  share                        us as a part of the whole step's
 
 example: tiercel bench -m smollm2 -p 512 -n 64 -d 0,1000 -t 1,2"""
 
@@ -73,7 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels",
         action="store_true",
-        help="instead of a model, time the matrix product of each quant type, with 1 to 512 columns",
+        help="instead of a model, time the matrix product of each quant type, with 1 to 512 columns "
+        "(on a GPU 1 to 8)",
+    )
+    parser.add_argument(
+        "--ops",
+        action="store_true",
+        help="instead of tokens per second, time the operations of one decode step on a GPU",
     )
     parser.add_argument(
         "-p",
@@ -108,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(Precision),
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )
-    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
+    add_device_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one object, see below")
     parser.epilog = _EPILOG
 
@@ -130,11 +148,14 @@ def run(args: argparse.Namespace) -> int:
     if args.kernels:
         kernel_reports = _kernel_reports(args)
         return _print_object(kernel_reports) if args.json else _print_lines(kernel_lines(kernel_reports))
+    if args.ops:
+        op_reports = _op_reports(args)
+        return _print_object(op_reports) if args.json else _print_lines(op_lines(op_reports))
     model_reports = _model_reports(args)
     return _print_object(model_reports) if args.json else _print_lines(model_lines(model_reports))
 
 
-def _print_object(reports: Iterable[Report[Cell] | Report[KernelCell]]) -> int:
+def _print_object(reports: Iterable[Report[Cell] | Report[KernelCell] | Report[OpCell]]) -> int:
     measured = list(reports)
     cells = [asdict(cell) for report in measured for cell in report.cells]
     print(json.dumps({"device": measured[0].device, "cells": cells}))
@@ -200,9 +221,8 @@ def _check_context(path: Path, n_prompt: int, depth: int, n_decode: int) -> None
 
 def _load_options(args: argparse.Namespace, path: Path, threads: int | None) -> LoadOptions:
     precision = args.precision or Precision.FAST
-    return load_options(
-        argparse.Namespace(model=str(path), threads=threads, precision=precision, ram_budget=args.ram_budget)
-    )
+    own = {"model": str(path), "threads": threads, "precision": precision}
+    return load_options(argparse.Namespace(**{**vars(args), **own}))
 
 
 def _measure_model(
@@ -224,8 +244,33 @@ def _measure_model(
     return report
 
 
+def _op_reports(args: argparse.Namespace) -> Iterator[Report[OpCell]]:
+    """Time the operations of every model; wrong usage is told before anything is loaded."""
+    unused = {"-p": args.prompt_tokens, "-n": args.decode_tokens, "-t": args.threads}
+    if given := [option for option, value in unused.items() if value is not None]:
+        raise UsageError(f"--ops times one step on a GPU: leave out {', '.join(given)}")
+    if not args.models:
+        raise UsageError("there is nothing to measure: give -m/--model")
+    depths = args.depths or [_PROMPT_TOKENS]
+    paths = _different_files(args.models)
+    for path in paths:
+        _check_context(path, 0, max(depths), 1)
+    for path in paths:
+        yield _measure_ops(_load_options(args, path, None), depths, args.repetitions)
+
+
+def _measure_ops(options: LoadOptions, depths: Sequence[int], repetitions: int) -> Report[OpCell]:
+    from engine import measure_ops  # numpy
+
+    report = run_interruptible(
+        lambda cancel: measure_ops(options, depths=depths, repetitions=repetitions, cancel=cancel)
+    )
+    print_notices(report.notices)
+    return report
+
+
 def _kernel_reports(args: argparse.Namespace) -> Iterator[Report[KernelCell]]:
-    """Measure every quant type on every number of threads."""
+    """Measure every quant type, on every number of threads or on a GPU."""
     of_models = {
         "-m": args.models,
         "-p": args.prompt_tokens,
@@ -233,14 +278,35 @@ def _kernel_reports(args: argparse.Namespace) -> Iterator[Report[KernelCell]]:
         "-d": args.depths,
         "--precision": args.precision,
         "--ram-budget": args.ram_budget,
+        "--vram-budget": args.vram_budget,
+        "--kv-type": args.kv_type,
+        "--ops": args.ops or None,
     }
     if given := [option for option, value in of_models.items() if value is not None]:
         raise UsageError(f"--kernels measures no model: leave out {', '.join(given)}")
     from engine import QuantType
 
+    if _on_gpu(args):
+        for quant_type in QuantType:
+            yield _measure_gpu_kernel(quant_type, for_engine(args.device), args.repetitions)
+        return
     for threads in args.threads or [None]:
         for quant_type in QuantType:
             yield _measure_kernel(quant_type, threads, args.repetitions)
+
+
+def _on_gpu(args: argparse.Namespace) -> bool:
+    """Whether a GPU's products are asked for: threads are a processor's."""
+    device = for_engine(args.device)
+    if device is None and not args.threads:
+        from engine import find_gpus
+
+        return bool(find_gpus().devices)
+    if device in (None, "cpu"):
+        return False
+    if args.threads:
+        raise UsageError("threads are those of the processor: leave out -t, or give --device cpu")
+    return True
 
 
 def _measure_kernel(quant_type: QuantType, threads: int | None, repetitions: int) -> Report[KernelCell]:
@@ -248,4 +314,18 @@ def _measure_kernel(quant_type: QuantType, threads: int | None, repetitions: int
 
     return run_interruptible(
         lambda cancel: measure_kernel(quant_type, threads=threads, repetitions=repetitions, cancel=cancel)
+    )
+
+
+def _measure_gpu_kernel(quant_type: QuantType, device: str | None, repetitions: int) -> Report[KernelCell]:
+    from engine import measure_gpu_kernel  # numpy
+
+    return run_interruptible(
+        lambda cancel: measure_gpu_kernel(
+            quant_type,
+            device=device,
+            cache_dir=locations.cache_dir(),
+            repetitions=repetitions,
+            cancel=cancel,
+        )
     )

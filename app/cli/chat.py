@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from app.cli.arguments import BUDGET_HELP, budget
+from app.cli.arguments import add_device_arguments, chosen
 from app.models import resolve_model
 
 NAME = "chat"
@@ -14,14 +14,14 @@ HELP = "chat in the terminal; --plain for screen readers and simple terminals"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the model, its memory and the plain mode."""
+    """Declare the model, what computes it and the plain mode."""
     parser.add_argument(
         "-m",
         "--model",
         metavar="MODEL",
         help="a path, or a name from `tiercel models` (default: the last one)",
     )
-    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
+    add_device_arguments(parser)
     parser.add_argument(
         "--plain",
         action="store_true",
@@ -37,13 +37,13 @@ def run(args: argparse.Namespace) -> int:
     if not args.plain and not reason:
         from app.app import main as run_application
 
-        return run_application(model, args.ram_budget)
+        return run_application(model, chosen(args))
     if reason:
         print(f"tiercel: {reason}: line by line, as with --plain", file=sys.stderr)
     from app.plain import run_plain
     from engine import Engine
 
-    return run_plain(Engine(), model, args.ram_budget)
+    return run_plain(Engine(), model, chosen(args))
 
 
 def _why_plain() -> str:

@@ -14,8 +14,9 @@ from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
-from app.cli.arguments import BUDGET_HELP, budget
+from app.cli.arguments import add_device_arguments, chosen
 from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError, exit_code
+from app.devices import gpu_words
 from app.models import resolve_model
 from app.sanitize import sanitize_line
 from engine import EngineError
@@ -87,20 +88,20 @@ def _dispatch(arguments: list[str]) -> int:
     parser = _Parser(
         prog="tiercel",
         description="Chat with language models on this machine. Without a command the application starts.",
-        usage="tiercel [-m MODEL] [--ram-budget SIZE] | tiercel COMMAND ...",
+        usage="tiercel [-m MODEL] [--device DEVICE] [--ram-budget SIZE] ... | tiercel COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_epilog() if {"-h", "--help"} & set(arguments) else None,
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and what can compute here, and exit")
     parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
-    parser.add_argument("--ram-budget", type=budget, metavar="SIZE", help=BUDGET_HELP)
+    add_device_arguments(parser)
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     args = parser.parse_args(arguments)
     if args.command is not None:
         parser.error(f"there is no command {args.command!r}, only {', '.join(_COMMANDS)}")
     from app.app import main as run_application
 
-    return run_application(resolve_model(args.model) if args.model is not None else None, args.ram_budget)
+    return run_application(resolve_model(args.model) if args.model is not None else None, chosen(args))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,12 +112,20 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _ShowVersion(argparse.Action):
-    """Looks the version up only when asked: reading package metadata delays the first frame by 30 ms."""
+    """Looks the version and the devices up only when asked: both would delay the first frame."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        print(f"tiercel {version('tiercel')}")
+        from engine import computing_devices  # numpy
+
+        print(f"tiercel {version('tiercel')}", flush=True)
+        processor, gpus, reason = computing_devices()
+        print(sanitize_line(processor))
+        for gpu in gpus:
+            print(f"cuda:{gpu.number}: {gpu_words(gpu)}")
+        if not gpus:
+            print(f"no GPU: {sanitize_line(reason)}")
         parser.exit()
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from app.devices import gpu_words
 from app.sanitize import sanitize_line
+from engine import EngineSnapshot
 
 
 def print_notices(notices: Iterable[str]) -> None:
     """Print them, cleaned."""
     for notice in notices:
         print(f"tiercel: {sanitize_line(notice)}", file=sys.stderr)
+
+
+def device_notices(snapshot: EngineSnapshot) -> Iterable[str]:
+    """Which GPU has computed, and why; nothing where a processor has."""
+    gpu = snapshot.tiers.gpu if snapshot.tiers is not None else None
+    if gpu is not None:
+        yield "; ".join(filter(None, (f"{snapshot.backend}: {gpu_words(gpu)}", snapshot.backend_reason)))

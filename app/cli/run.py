@@ -9,10 +9,19 @@ import sys
 from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
 from app.cli.exit_codes import INTERRUPTED, OK, UsageError
 from app.cli.inputs import piped_text
-from app.cli.notices import print_notices
+from app.cli.notices import device_notices, print_notices
 from app.cli.progress import ProgressBar
 from app.sanitize import sanitize
-from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams, TierSnapshot
+from engine import (
+    Engine,
+    EngineSnapshot,
+    FinishReason,
+    Message,
+    Reply,
+    ReplyStatus,
+    Request,
+    SamplingParams,
+)
 
 NAME = "run"
 HELP = "answer one prompt, or continue a text"
@@ -57,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
         "ttft_ms, prefill_tok_s, decode_tok_s, predicted_decode_tok_s, nvme_read_bytes, h2d_bytes, stall_ms, "
-        "seed",
+        "seed, backend",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 
@@ -74,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
         snapshot = engine.snapshot
     finally:
         engine.close()
-    print_notices(snapshot.notices)
+    print_notices([*device_notices(snapshot), *snapshot.notices])
     if reply.error is not None:
         raise reply.error
     if args.json:
-        print(json.dumps(_as_json(reply, snapshot.tiers)))
+        print(json.dumps(_as_json(reply, snapshot)))
     else:
         print(_summary(reply), file=sys.stderr)
     return INTERRUPTED if interrupted else OK
@@ -160,8 +169,9 @@ def _summary(reply: Reply) -> str:
     )
 
 
-def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
-    s, predicted = reply.stats, tiers and tiers.predicted_decode_tok_s
+def _as_json(reply: Reply, snapshot: EngineSnapshot) -> dict[str, object]:
+    s, tiers = reply.stats, snapshot.tiers
+    predicted = tiers and tiers.predicted_decode_tok_s
     return {
         "text": reply.text,
         "finish_reason": reply.finish_reason,
@@ -173,7 +183,8 @@ def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
         "decode_tok_s": round(s.decode_tok_s, 3),
         "predicted_decode_tok_s": predicted and round(predicted, 3),
         "nvme_read_bytes": s.nvme_read_bytes,
-        "h2d_bytes": 0,
+        "h2d_bytes": s.h2d_bytes,
         "stall_ms": round(s.stall_s * 1000, 3),
         "seed": s.seed,
+        "backend": snapshot.backend,
     }

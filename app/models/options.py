@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from app import locations
+from app.devices import for_engine
 from app.settings import ModelSettings, Settings
-from engine import Budget, LoadOptions
+from engine import Budget, KVType, LoadOptions
 
 
-def load_options(settings: Settings, path: Path, ram_budget: Budget | None = None) -> LoadOptions:
-    """Return how to load the model at `path`; a `ram_budget` given here goes before every setting."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the command line said for every model; None leaves it to the settings."""
+
+    device: str | None = None
+    """As `app.devices.parse_device` returns it."""
+    ram_budget: Budget | None = None
+    vram_budget: Budget | None = None
+    kv_type: KVType | None = None
+
+
+def load_options(settings: Settings, path: Path, chosen: Chosen | None = None) -> LoadOptions:
+    """Return how to load the model at `path`; what is `chosen` goes before every setting."""
+    chosen = chosen or Chosen()
     own = settings.models.get(str(path), ModelSettings())
     return LoadOptions(
         path,
         context=own.context or settings.context,
         threads=settings.threads,
-        ram_budget=ram_budget or own.ram_budget or settings.ram_budget,
+        ram_budget=chosen.ram_budget or own.ram_budget or settings.ram_budget,
         rates_file=locations.rates_file(),
+        device=for_engine(chosen.device or own.device or settings.device),
+        vram_budget=chosen.vram_budget or own.vram_budget or settings.vram_budget,
+        kv_type=chosen.kv_type or own.kv_type or settings.kv_type,
+        cache_dir=locations.cache_dir(),
     )

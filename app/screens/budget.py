@@ -124,9 +124,11 @@ def _about(snapshot: EngineSnapshot, budgets: BudgetRange | None) -> Content:
         return Content(_("No model is loaded: there is nothing to give memory to."))
     name = Content.styled(sanitize_line(snapshot.model.name), "bold")
     if budgets is None:
-        return Content.assemble(
-            name, "\n", _("All of it is in memory: NumPy computes, which reads nothing later.")
-        )
+        if snapshot.tiers is not None:
+            why = _("All of it is in video memory, where no other budget can be given while it is loaded.")
+        else:
+            why = _("All of it is in memory: NumPy computes, which reads nothing later.")
+        return Content.assemble(name, "\n", why)
     words = _("whole {whole} · available {available}")
     text = words.format(whole=size(budgets.whole), available=size(budgets.available))
     return Content.assemble(name, "\n", (text, "$muted"))

@@ -62,15 +62,17 @@ def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
     yield _("model"), turn.model or "—"
     for name, label in (
         ("backend", _("computed by")),
+        ("gpu", _("GPU")),
         ("threads", _("threads")),
         ("context", _("context")),
         ("system", _("system prompt")),
     ):
         if turn.made_by.get(name):
             yield label, turn.made_by[name]
-    memory = turn.made_by.get("ram_budget")
-    if isinstance(memory, int):
-        yield _("memory for weights"), size(memory)
+    for name, label in (("ram_budget", _("memory for weights")), ("vram_budget", _("video memory"))):
+        memory = turn.made_by.get(name)
+        if isinstance(memory, int):
+            yield label, size(memory)
     yield (
         _("prompt"),
         _("{total:,} tokens, {cached:,} of them cached").format(

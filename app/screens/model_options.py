@@ -1,4 +1,7 @@
-"""Context and memory of one model, with what they would give. Knows settings and previews; loads nothing."""
+"""Context, memory and device of one model, with what they would give.
+
+Knows settings and previews; loads nothing. What belongs to a GPU is asked only where there is one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, Static
 
 from app.background import in_thread
+from app.devices import parse_device
 from app.i18n import _
 from app.models import FoundModel
 from app.models.options import load_options
@@ -20,7 +24,7 @@ from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.screens.model_rows import plan_in_words, shown_budget
 from app.settings import ModelSettings, SettingsFile
-from engine import parse_budget, preview_model
+from engine import KVType, find_gpus, parse_budget, preview_model
 
 
 class ModelOptionsScreen(Dialog[str | None]):
@@ -33,12 +37,14 @@ class ModelOptionsScreen(Dialog[str | None]):
         Binding("down", "app.focus_next", show=False),
     ]
 
-    def __init__(self, model: FoundModel, settings: SettingsFile, freed_bytes: int) -> None:
-        """Edit what is chosen for `model`; `freed_bytes` as in `preview_model`."""
+    def __init__(
+        self, model: FoundModel, settings: SettingsFile, freed_bytes: int, freed_vram_bytes: int
+    ) -> None:
+        """Edit what is chosen for `model`; what is freed is as in `preview_model`."""
         super().__init__()
         self._model = model
         self._settings = settings
-        self._freed_bytes = freed_bytes
+        self._freed = freed_bytes, freed_vram_bytes
         self._own = settings.values.models.get(str(model.path), ModelSettings())
 
     def compose(self) -> ComposeResult:
@@ -51,13 +57,30 @@ class ModelOptionsScreen(Dialog[str | None]):
             yield Input(context, id="options-context", placeholder=str(values.context or _("automatic")))
             yield Label(_("Memory, such as 8G or 50%"), markup=False)
             placeholder = str(values.ram_budget) if values.ram_budget else _("automatic")
-            yield Input(shown_budget(self._own), id="options-memory", placeholder=placeholder)
+            yield Input(shown_budget(self._own.ram_budget), id="options-memory", placeholder=placeholder)
+            with Vertical(id="options-gpu") as gpu:
+                gpu.display = self._own != replace(self._own, device=None, vram_budget=None, kv_type=None)
+                yield Label(_("Device: auto, cpu, cuda or cuda:1"), markup=False)
+                placeholder = values.device or _("automatic")
+                yield Input(self._own.device or "", id="options-device", placeholder=placeholder)
+                yield Label(_("Video memory, such as 20G or 80%"), markup=False)
+                placeholder = str(values.vram_budget) if values.vram_budget else _("automatic")
+                shown = shown_budget(self._own.vram_budget)
+                yield Input(shown, id="options-vram", placeholder=placeholder)
+                yield Label(_("Keys and values: f16 or q8_0"), markup=False)
+                yield Input(self._own.kv_type or "", id="options-kv", placeholder=values.kv_type)
             yield Static(id="options-plan", markup=False)
             yield Static(_("Enter keep · empty: as for all · Esc back"), id="options-keys")
 
     def on_mount(self) -> None:
         """Show what the present choice gives."""
         self._changed()
+        self._look_for_gpus()
+
+    @work
+    async def _look_for_gpus(self) -> None:
+        if (await in_thread(find_gpus)).devices:
+            self.query_one("#options-gpu").display = True
 
     def action_leave(self) -> None:
         """Close and change nothing."""
@@ -77,21 +100,27 @@ class ModelOptionsScreen(Dialog[str | None]):
     async def _preview(self, own: ModelSettings) -> None:
         values, path = self._settings.values, self._model.path
         options = load_options(replace(values, models={str(path): own}), path)
-        self._tell(plan_in_words(await in_thread(lambda: preview_model(path, options, self._freed_bytes))))
+        self._tell(plan_in_words(await in_thread(lambda: preview_model(path, options, *self._freed))))
 
     def _tell(self, content: Content) -> None:
         self.query_one("#options-plan", Static).update(content)
 
     def _written(self) -> ModelSettings:
         """Read both fields. Raises ValueError with one line."""
-        context = self.query_one("#options-context", Input).value.strip().replace(",", "")
-        memory = self.query_one("#options-memory", Input).value.strip()
+        context, memory, device, vram, kv_type = (
+            self.query_one(f"#options-{name}", Input).value.strip()
+            for name in ("context", "memory", "device", "vram", "kv")
+        )
+        context = context.replace(",", "")
         if context and not (context.isascii() and context.isdigit() and int(context) > 0):
             raise ValueError(_("the context must be a whole number above 0"))
         return replace(
             self._own,
             context=int(context) if context else None,
             ram_budget=parse_budget(memory) if memory else None,
+            device=parse_device(device) if device else None,
+            vram_budget=parse_budget(vram) if vram else None,
+            kv_type=_kv_type(kv_type) if kv_type else None,
         )
 
     @on(Input.Submitted)
@@ -108,3 +137,10 @@ class ModelOptionsScreen(Dialog[str | None]):
             except OSError as error:
                 problem = _("settings were not saved: {error}").format(error=error)
         self.dismiss(problem)
+
+
+def _kv_type(text: str) -> KVType:
+    try:
+        return KVType(text.lower())
+    except ValueError:
+        raise ValueError(_("keys and values must be f16 or q8_0")) from None

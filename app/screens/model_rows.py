@@ -16,7 +16,7 @@ from app.sanitize import sanitize_line
 from app.settings import ModelSettings
 from app.tiers.words import limited_words
 from app.widgets.meters import parameters, size
-from engine import ModelPreview
+from engine import Budget, ModelPreview
 
 _BRIEF = 50
 """Cells of a row that have no room for many words."""
@@ -87,7 +87,7 @@ def verdict(preview: ModelPreview | None, *, brief: bool = False) -> Content:
         words = "≋ " + _("streams {size} a token").format(size=size(preview.pass_read_bytes))
         style = "$tier-nvme"
     else:
-        words, style = "✓ " + _("fits"), "$success"
+        words, style = "✓ " + (_("fits the GPU") if preview.vram_bytes else _("fits")), "$success"
     return Content.styled(words if brief else words + _speed(preview), style)
 
 
@@ -160,8 +160,11 @@ def plan_in_words(preview: ModelPreview) -> Content:
     if preview.problem:
         return judgement + Content(": " + sanitize_line(preview.problem))
     words = _("context {n:,}, memory {size}, of it {cache} for the context")
+    if preview.vram_bytes:
+        words = _("context {n:,}, video memory {size}, of it {cache} for the context")
+    memory = size(preview.vram_bytes or preview.ram_bytes)
     return judgement + Content(
-        "\n" + words.format(n=preview.max_context, size=size(preview.ram_bytes), cache=size(preview.kv_bytes))
+        "\n" + words.format(n=preview.max_context, size=memory, cache=size(preview.kv_bytes))
     )
 
 
@@ -182,7 +185,8 @@ def _header_facts(preview: ModelPreview) -> list[Content]:
 
 def _plan_facts(preview: ModelPreview) -> list[Content]:
     """What the planner says for this machine."""
-    memory = _("{size}, cache {cache}").format(size=size(preview.ram_bytes), cache=size(preview.kv_bytes))
+    taken = preview.vram_bytes or preview.ram_bytes
+    memory = _("{size}, cache {cache}").format(size=size(taken), cache=size(preview.kv_bytes))
     if preview.pass_read_bytes:
         read = _("{size} for every token").format(size=size(preview.pass_read_bytes))
     else:
@@ -190,9 +194,11 @@ def _plan_facts(preview: ModelPreview) -> list[Content]:
     facts = [
         Content(""),
         _fact(_("context"), _("{n:,} tokens").format(n=preview.max_context)),
-        _fact(_("memory"), memory),
+        _fact(_("VRAM") if preview.vram_bytes else _("memory"), memory),
         _fact(_("from disk"), read),
     ]
+    if preview.device:
+        facts.append(_fact(_("computed by"), sanitize_line(preview.device)))
     if preview.predicted_decode_tok_s:
         facts.append(_fact(_("speed"), f"~{_figure(preview.predicted_decode_tok_s)} tok/s"))
         facts.append(_fact(_("waits for"), limited_words(preview.limited_by)))
@@ -207,15 +213,20 @@ def _chosen(own: ModelSettings) -> Content:
     if own.context is not None:
         parts.append(_("context {n:,}").format(n=own.context))
     if own.ram_budget is not None:
-        parts.append(_("memory {budget}").format(budget=shown_budget(own)))
+        parts.append(_("memory {budget}").format(budget=shown_budget(own.ram_budget)))
+    if own.device is not None:
+        parts.append(own.device)
+    if own.vram_budget is not None:
+        parts.append(_("video memory {budget}").format(budget=shown_budget(own.vram_budget)))
+    if own.kv_type is not None:
+        parts.append(_("keys and values {kind}").format(kind=own.kv_type))
     if own.greedy is not None:
         parts.append(_("greedy") if own.greedy else _("not greedy"))
     return _fact(_("your choice"), ", ".join(parts))
 
 
-def shown_budget(own: ModelSettings) -> str:
-    """Return the budget as a person would write it, empty for none."""
-    budget = own.ram_budget
+def shown_budget(budget: Budget | None) -> str:
+    """Return a budget as a person would write it, empty for none."""
     if budget is None:
         return ""
     return str(budget) if budget.percent else size(budget.n_bytes)

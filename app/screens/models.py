@@ -96,14 +96,15 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         *,
         fetches: Fetches,
         freed_bytes: int = 0,
+        freed_vram_bytes: int = 0,
     ) -> None:
-        """Mark `loaded`, which gives `freed_bytes` back when another is loaded; filter by `wanted`."""
+        """Mark `loaded`, which gives memory back when another is loaded; filter by `wanted`."""
         super().__init__()
         self._settings = settings
         self._loaded = loaded
         self._wanted = wanted
         self._fetches = fetches
-        self._freed_bytes = freed_bytes
+        self._freed_bytes, self._freed_vram_bytes = freed_bytes, freed_vram_bytes
         self._message = _("looking for models…")
 
     def compose(self) -> ComposeResult:
@@ -159,7 +160,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     async def _look_into(self, model: FoundModel) -> ModelPreview:
         """Find out what loading this file would give, and show it."""
         options = load_options(self._settings.values, model.path)
-        preview = await in_thread(lambda: preview_model(model.path, options, self._freed_bytes))
+        freed = self._freed_bytes, self._freed_vram_bytes
+        preview = await in_thread(lambda: preview_model(model.path, options, *freed))
         self._models.learn(model, preview)
         if self._models.item is model:
             self._show_details()
@@ -241,7 +243,7 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         from app.screens.model_options import ModelOptionsScreen
 
         model = item
-        screen = ModelOptionsScreen(model, self._settings, self._freed_bytes)
+        screen = ModelOptionsScreen(model, self._settings, self._freed_bytes, self._freed_vram_bytes)
         self.app.push_screen(screen, lambda saved: self._options_closed(model, saved))
 
     def _options_closed(self, model: FoundModel, problem: str | None) -> None:

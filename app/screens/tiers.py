@@ -22,7 +22,7 @@ from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.tiers.report import TierReport, TierWatch
-from app.tiers.words import legend, row_legend, size, tier_name, why_no_map, why_there
+from app.tiers.words import gpu_line, legend, row_legend, size, tier_name, why_no_map, why_there
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
@@ -64,9 +64,10 @@ class TiersScreen(Dialog[bool]):
             panel.border_subtitle = _("Esc closes · arrows choose a block · e events")
             yield Static(id="tiers-missing")
             with Vertical(id="tiers-known"):
+                yield Static(id="tiers-device")
                 yield TierBars(detailed=True)
                 yield TierMap(widest_cell=5, cursor=True)
-                yield Static(Content(legend() + "  " + row_legend()), id="tiers-legend")
+                yield Static(id="tiers-legend")
                 yield Static(id="tiers-block")
                 with Vertical(id="tiers-below"):
                     yield Lanes()
@@ -94,6 +95,10 @@ class TiersScreen(Dialog[bool]):
         self.query_one("#tiers-missing").display = bool(missing)
         self.query_one("#tiers-known").display = not missing
         self.query_one("#tiers-missing", Static).update(Content(missing))
+        device = self.query_one("#tiers-device", Static)
+        device.display = bool(gpu_line(report))
+        device.update(Content(gpu_line(report)))
+        self.query_one("#tiers-legend", Static).update(Content(f"{legend(report)}  {row_legend()}"))
         for widget in (
             *self.query(TierBars),
             *self.query(TierMap),

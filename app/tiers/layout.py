@@ -16,9 +16,9 @@ from typing import Final
 from app.i18n import _
 from engine import BlockPlace, Tier
 
-_LETTERS: Final = {"vram": "V", "ram": "R", "nvme": "N"}
-"""From the fastest tier to the slowest; VRAM is for machines with a graphics card."""
+_LETTERS: Final = {Tier.VRAM: "V", Tier.RAM: "R", Tier.NVME: "N"}
 _ORDER: Final = "VRN"
+"""From the fastest tier to the slowest."""
 GUTTER: Final = 5
 """Columns before the cells of a line, for its label."""
 EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
@@ -31,9 +31,9 @@ class Activity(IntEnum):
     STAGED = 1
     """In the staging ring, until the pass has used it."""
     MOVING = 2
-    """On its way into the ring."""
+    """On its way into the ring, or to the GPU."""
     ACTIVE = 3
-    """The processor computes it from the ring."""
+    """It is computed from the ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def cell(letter: str, activity: Activity = Activity.STILL, eighths: int = 0, *, 
 
 def letter_of(tier: Tier) -> str:
     """Return the letter of a tier."""
-    return _LETTERS[tier.value]
+    return _LETTERS[tier]
 
 
 def worst(cells: Sequence[Cell]) -> Cell:

@@ -14,7 +14,16 @@ from typing import Final, NamedTuple
 
 from app.tiers.history import Rate
 from app.tiers.layout import Activity, Cell, cell, letter_of
-from engine import BlockPlace, EngineSnapshot, EngineState, ModelInfo, Tier, TierEvent, TierSnapshot
+from engine import (
+    BlockPlace,
+    EngineSnapshot,
+    EngineState,
+    GpuFacts,
+    ModelInfo,
+    Tier,
+    TierEvent,
+    TierSnapshot,
+)
 
 STALE_S: Final = 2.0
 """A report older than this while a reply grows says how old it is."""
@@ -36,11 +45,13 @@ class TierTotal:
     n_bytes: int
     """Of the blocks."""
     used: int
-    """Memory that they take, or bytes of the file."""
+    """Memory that they take, or bytes of the file; of a GPU all that the model takes there."""
     ring: int
     """Of `used`, for the staging ring."""
     total: int
     """What `used` can be at most: the budget, or the whole model."""
+    whole: int
+    """What the bar stands for: `total`, or of a GPU all its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from the disk to memory; bytes per second."""
+    """The way from the disk to memory, or from memory to a GPU; bytes per second."""
 
     rate: float
     """Now."""
@@ -65,12 +76,12 @@ class Link:
     moving: tuple[Moving, ...]
     """Blocks that are not yet complete, the next one first."""
     read_bytes: int
-    """So far."""
+    """That came over it so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The processors."""
+    """The processors of the host."""
 
     busy: float
     """Cores of this process at work now."""
@@ -102,6 +113,8 @@ class TierReport:
     state: EngineState
     model: ModelInfo | None
     backend: str
+    reason: str
+    """Why this backend computes, in words."""
     known: bool
     """Whether there is a map: not without a model, nor where NumPy computes."""
     blocks: tuple[BlockPlace, ...]
@@ -109,6 +122,10 @@ class TierReport:
     """For each block."""
     tiers: tuple[TierTotal, ...]
     link: Link
+    copies: Link | None
+    """To the GPU; None without one."""
+    gpu: GpuFacts | None
+    """The GPU that computes; None where the processor does."""
     compute: Compute
     passes: int
     pass_bytes: int
@@ -183,10 +200,10 @@ class TierWatch:
         return self.report
 
     def _forget(self) -> None:
-        self._read, self._cpu, self._speed = Rate(), Rate(), Rate()
+        self._read, self._copied, self._cpu, self._speed = Rate(), Rate(), Rate(), Rate()
         self._passes: deque[_Pass] = deque()
         """Ends of passes of the present or last reply, at most `PASSES` passes back."""
-        self._peak, self._running, self._settled = 0.0, False, True
+        self._peak, self._copy_peak, self._running, self._settled = 0.0, 0.0, False, True
         self._base: tuple[object, tuple[Cell, ...]] = ((), ())
 
     def _settles(self, snapshot: EngineSnapshot) -> bool:
@@ -211,9 +228,12 @@ class TierWatch:
         if tiers is None:
             return
         self._read.add(snapshot.at, tiers.read_bytes)
+        self._copied.add(snapshot.at, tiers.h2d_bytes)
         if not running and not self._moving(tiers):
             self._read.rest()
+            self._copied.rest()
         self._peak = max(self._peak, *self._read.history, 0.0)
+        self._copy_peak = max(self._copy_peak, *self._copied.history, 0.0)
         if running and not self._running:
             self._passes.clear()  # the time between two replies is not waiting
         self._running = running
@@ -238,11 +258,14 @@ class TierWatch:
             state=snapshot.state,
             model=snapshot.model,
             backend=snapshot.backend,
+            reason=snapshot.backend_reason,
             known=tiers is not None,
             blocks=tiers.blocks if tiers else (),
             cells=self._cells(tiers, active) if tiers else (),
             tiers=_totals(tiers) if tiers else (),
             link=self._link(tiers),
+            copies=self._copies(tiers) if tiers and tiers.gpu else None,
+            gpu=tiers.gpu if tiers else None,
             compute=Compute(
                 busy=self._cpu.now,
                 cores=snapshot.cores,
@@ -287,8 +310,18 @@ class TierWatch:
             ceiling=max(probed or 0.0, self._peak) or None,
             probed=probed,
             history=self._read.history,
-            moving=self._moving(tiers) if tiers else (),
+            moving=self._moving(tiers) if tiers and not tiers.gpu else (),
             read_bytes=tiers.read_bytes if tiers else 0,
+        )
+
+    def _copies(self, tiers: TierSnapshot) -> Link:
+        return Link(
+            rate=self._copied.now,
+            ceiling=max(tiers.h2d_rate or 0.0, self._copy_peak) or None,
+            probed=tiers.h2d_rate,
+            history=self._copied.history,
+            moving=self._moving(tiers),
+            read_bytes=tiers.h2d_bytes,
         )
 
     def _moving(self, tiers: TierSnapshot) -> tuple[Moving, ...]:
@@ -327,20 +360,31 @@ def _needed(block: BlockPlace) -> int:
 
 def _totals(tiers: TierSnapshot) -> tuple[TierTotal, ...]:
     """The tiers of this machine, from the fastest to the slowest."""
-    whole = sum(block.n_bytes for block in tiers.blocks)
+    model = sum(block.n_bytes for block in tiers.blocks)
     totals: list[TierTotal] = []
     for tier in Tier:
         own = [block.n_bytes for block in tiers.blocks if block.tier is tier]
-        in_memory = tier is Tier.RAM
+        whole = ring = 0
+        match tier:
+            case Tier.VRAM:
+                used, total = tiers.vram_used_bytes, tiers.vram_budget_bytes
+                whole = tiers.gpu.total_bytes if tiers.gpu is not None else 0
+            case Tier.RAM:
+                used, total, ring = tiers.ram_bytes + tiers.ring_bytes, tiers.budget_bytes, tiers.ring_bytes
+            case Tier.NVME:
+                used, total = sum(own), model
+        if not total:  # this machine has no such tier, or grants the model nothing of it
+            continue
         totals.append(
             TierTotal(
                 tier=tier,
                 letter=letter_of(tier),
                 blocks=len(own),
                 n_bytes=sum(own),
-                used=tiers.ram_bytes + tiers.ring_bytes if in_memory else sum(own),
-                ring=tiers.ring_bytes if in_memory else 0,
-                total=tiers.budget_bytes if in_memory else whole,
+                used=used,
+                ring=ring,
+                total=total,
+                whole=max(total, whole),
             )
         )
     return tuple(totals)

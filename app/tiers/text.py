@@ -6,14 +6,16 @@ Knows the order of what is told; does not know the terminal or the engine. Calle
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from app.sanitize import sanitize_line
 from app.tiers.history import sparkline
 from app.tiers.layout import GUTTER, MapLine, map_lines, worst
-from app.tiers.report import TierReport
+from app.tiers.report import Link, TierReport
 from app.tiers.words import (
     bar_parts,
     clock,
+    gpu_line,
     legend,
     limit_words,
     link_words,
@@ -26,6 +28,7 @@ from app.tiers.words import (
     waiting_words,
     why_no_map,
 )
+from engine import Tier
 
 _BAR = 24
 _CURVE = 30
@@ -39,6 +42,8 @@ def as_lines(report: TierReport, width: int) -> list[str]:
 def _lines(report: TierReport, width: int) -> Iterator[str]:
     if report.model is not None:
         yield f"{sanitize_line(report.model.name)}  {report.model.quantisation}  {report.backend}"
+    if device := gpu_line(report):
+        yield device
     if missing := why_no_map(report):
         yield missing
         return
@@ -48,13 +53,13 @@ def _lines(report: TierReport, width: int) -> Iterator[str]:
     yield ""
     for line in map_lines(report.blocks, width, 2):
         yield line_text(report, line)
-    yield f"{legend()}  {row_legend()}"
+    yield f"{legend(report)}  {row_legend()}"
     yield ""
     link, compute = report.link, report.compute
     if report.streams:
-        yield f"NVMe->RAM {_curve(link.history, link.ceiling, width)} {link_words(report)}"
-        if moving := moving_words(report):
-            yield f"          {moving}"
+        yield from _link_lines("NVMe->RAM", report, link, width)
+    if report.copies is not None:
+        yield from _link_lines("RAM->VRAM", report, report.copies, width)
     busy = f"{compute.busy:.1f} of {compute.cores} cores"
     yield f"CPU       {_curve(compute.history, compute.cores, width)} {busy}"
     curve = _curve(report.tok_s_history, max(report.tok_s_history, default=0.0), width)
@@ -67,6 +72,12 @@ def _lines(report: TierReport, width: int) -> Iterator[str]:
         yield f"{report.events_dropped} earlier events are gone"
     for event in report.events:
         yield f"{clock(event)} {sanitize_line(event.text)}"
+
+
+def _link_lines(name: str, report: TierReport, link: Link, width: int) -> Iterator[str]:
+    yield f"{name} {_curve(link.history, link.ceiling, width)} {link_words(link)}"
+    if moving := moving_words(report, link):
+        yield f"          {moving}"
 
 
 def _curve(values: tuple[float, ...], top: float | None, width: int) -> str:
@@ -84,11 +95,16 @@ def line_text(report: TierReport, line: MapLine) -> str:
 
 def as_json(report: TierReport) -> dict[str, object]:
     """Return the whole report as one object; rates are bytes per second, times milliseconds."""
-    link, compute = report.link, report.compute
+    compute = report.compute
+    links = [_link_json("nvme", "ram", "nvme_read_bytes", report.link)]
+    if report.copies is not None:
+        links.append(_link_json("ram", "vram", "h2d_bytes", report.copies))
     return {
         "state": report.state,
         "model": None if report.model is None else report.model.name,
         "backend": report.backend,
+        "backend_reason": report.reason,
+        "gpu": None if report.gpu is None else asdict(report.gpu),
         "reason": why_no_map(report),
         "tiers": [
             {
@@ -98,6 +114,7 @@ def as_json(report: TierReport) -> dict[str, object]:
                 "used_bytes": total.used,
                 "ring_bytes": total.ring,
                 "total_bytes": total.total,
+                "device_bytes": total.whole if total.tier is Tier.VRAM else None,
             }
             for total in report.tiers
         ],
@@ -113,17 +130,7 @@ def as_json(report: TierReport) -> dict[str, object]:
             }
             for block, cell in zip(report.blocks, report.cells, strict=True)
         ],
-        "links": [
-            {
-                "from": "nvme",
-                "to": "ram",
-                "bytes_per_s": round(link.rate),
-                "probed_bytes_per_s": link.probed and round(link.probed),
-                "ceiling_bytes_per_s": link.ceiling and round(link.ceiling),
-                "nvme_read_bytes": link.read_bytes,
-                "moving": [{"block": m.index, "share": round(m.share, 4)} for m in link.moving],
-            }
-        ],
+        "links": links,
         "compute": {"busy_cores": round(compute.busy, 3), "cores": compute.cores, "block": compute.active},
         "passes": report.passes,
         "pass_bytes": report.pass_bytes,
@@ -138,4 +145,16 @@ def as_json(report: TierReport) -> dict[str, object]:
         "limit": report.limit,
         "events": [{"at": event.at, "kind": event.kind, "text": event.text} for event in report.events],
         "events_dropped": report.events_dropped,
+    }
+
+
+def _link_json(start: str, end: str, counter: str, link: Link) -> dict[str, object]:
+    return {
+        "from": start,
+        "to": end,
+        "bytes_per_s": round(link.rate),
+        "probed_bytes_per_s": link.probed and round(link.probed),
+        "ceiling_bytes_per_s": link.ceiling and round(link.ceiling),
+        counter: link.read_bytes,
+        "moving": [{"block": m.index, "share": round(m.share, 4)} for m in link.moving],
     }

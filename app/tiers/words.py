@@ -7,11 +7,13 @@ line never chooses a language, so that it speaks English.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
+from app.devices import gpu_words
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.tiers.layout import Activity
-from app.tiers.report import Limit, TierReport, TierTotal
+from app.tiers.report import Limit, Link, TierReport, TierTotal
 from engine import BlockPlace, EngineState, Tier, TierEvent
 
 
@@ -58,19 +60,18 @@ def clock(event: TierEvent) -> str:
     return time.strftime("%H:%M:%S", time.localtime(event.at))
 
 
-def moving_words(report: TierReport) -> str:
-    """Return which block moves and how far it is, and how many come after it; empty for none."""
-    if not report.link.moving:
+def moving_words(report: TierReport, link: Link) -> str:
+    """Return which block is on its way over `link` and how far, and how many follow; empty for none."""
+    if not link.moving:
         return ""
-    first, *others = report.link.moving
+    first, *others = link.moving
     share = f"{first.share:.0%}" if first.share else _("next")
     more = _(", {n} more").format(n=len(others)) if others else ""
     return f"{short_name(report.blocks[first.index])} {share}{more}"
 
 
-def link_words(report: TierReport) -> str:
-    """Return how fast the link is, of how fast it can be."""
-    link = report.link
+def link_words(link: Link) -> str:
+    """Return how fast a link is, of how fast it can be."""
     if not link.rate:
         return _("idle")
     return size_of(link.rate, link.ceiling) + "/s" if link.ceiling else rate(link.rate)
@@ -101,7 +102,7 @@ def limit_words(report: TierReport) -> str:
             what = _("computing") if report.limited_by in ("", "the disk") else planned
             return _("{what}: waiting {share}").format(what=what, share=share)
         case Limit.COMPUTE:
-            return planned or _("computing")
+            return planned or (_("computing") if report.gpu is None else _("the GPU"))
         case Limit.PLANNED:
             return _("{what}, by plan").format(what=planned)
         case _:
@@ -114,15 +115,31 @@ def limited_words(limited_by: str) -> str:
         "the disk": _("the disk"),
         "memory bandwidth": _("memory bandwidth"),
         "the processor": _("the processor"),
+        "video memory bandwidth": _("video memory bandwidth"),
+        "the GPU": _("the GPU"),
+        "the link to the GPU": _("the link to the GPU"),
     }
     return words.get(limited_by, limited_by)
+
+
+def gpu_line(report: TierReport) -> str:
+    """Return which GPU computes, and why; empty where the processor does."""
+    if report.gpu is None:
+        return ""
+    return "; ".join(filter(None, (gpu_words(report.gpu), sanitize_line(report.reason))))
 
 
 def why_there(report: TierReport, index: int) -> str:
     """Say why a block is where it is, and what happens to it."""
     block, activity = report.blocks[index], report.cells[index].activity
-    share = next((moving.share for moving in report.link.moving if moving.index == index), 0.0)
+    links = (report.link, report.copies)
+    ways = [moving for link in links if link is not None for moving in link.moving]
+    share = next((moving.share for moving in ways if moving.index == index), 0.0)
     match activity:
+        case Activity.MOVING if report.gpu is not None and share > 0:
+            return _("on its way to the GPU: {share} is there").format(share=f"{share:.0%}")
+        case Activity.MOVING if report.gpu is not None:
+            return _("next to the GPU; nothing of it is there yet")
         case Activity.ACTIVE:
             return _("in the staging ring: the processor computes it now")
         case Activity.STAGED:
@@ -131,23 +148,37 @@ def why_there(report: TierReport, index: int) -> str:
             return _("on its way from the disk into memory: {share} is there").format(share=f"{share:.0%}")
         case Activity.MOVING:
             return _("next from the disk; nothing of it is there yet")
-    if block.tier is not Tier.NVME:
+    if block.tier is Tier.VRAM:
+        return _("stays in video memory: the GPU finds it there in every pass")
+    if block.tier is Tier.RAM:
         return _("stays in memory: every pass finds it there")
     if block.kind == "embedding":
         return _("stays in the file: a pass reads only the rows of its tokens")
     return _("does not fit the budget: it is read from the file for every pass")
 
 
-def bar_parts(total: TierTotal, width: int) -> tuple[str, str, str]:
-    """Return a bar of `width` cells: what stays, the ring, the rest; each has a shape of its own."""
-    whole = max(total.total, total.used, 1)
+class Bar(NamedTuple):
+    """The parts of a bar, each with a shape of its own."""
+
+    stays: str
+    ring: str
+    free: str
+    """The rest of what may be used."""
+    beyond: str
+    """Of a GPU: what is not for us."""
+
+
+def bar_parts(total: TierTotal, width: int) -> Bar:
+    """Return a bar of `width` cells."""
+    whole = max(total.whole, total.used, 1)
     ring = -(-width * total.ring // whole) if total.ring else 0
-    eighths = min((width - ring) * 8, round((total.used - total.ring) * width * 8 / whole))
+    beyond = width * (whole - max(total.total, total.used)) // whole
+    eighths = min((width - ring - beyond) * 8, round((total.used - total.ring) * width * 8 / whole))
     if total.used > total.ring:
         eighths = max(1, eighths)
     stays = "█" * (eighths // 8) + EIGHTHS_ACROSS[eighths % 8]
-    stays = stays[: width - ring]
-    return stays, "▒" * ring, "░" * (width - ring - len(stays))
+    stays = stays[: width - ring - beyond]
+    return Bar(stays, "▒" * ring, "░" * (width - ring - beyond - len(stays)), "·" * beyond)
 
 
 EIGHTHS_ACROSS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
@@ -159,8 +190,10 @@ def tier_numbers(total: TierTotal) -> str:
     return f"{amount} {total.blocks}{total.letter}"
 
 
-def legend() -> str:
-    """Return what the letters and shapes mean."""
+def legend(report: TierReport) -> str:
+    """Return what the letters and shapes mean, those of this machine."""
+    if report.gpu is not None:
+        return _("V vram R ram N nvme •ring ▶now ↑▄move")
     return _("R ram  N nvme  • ring  ▶ now  ↑▄ move")
 
 

@@ -1,4 +1,4 @@
-"""What is under way: a lane for the link from the disk to memory, one for the processors, one for the speed.
+"""What is under way: a lane for each link between tiers, one for the processors, one for the speed.
 
 Each has the last half minute as a curve at a fixed scale, a number and, where something moves, what it is.
 Draws what it is given.
@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from app.i18n import _
 from app.tiers.history import sparkline
-from app.tiers.report import Compute, TierReport
+from app.tiers.report import Compute, Link, TierReport
 from app.tiers.words import (
     limit_words,
     link_words,
@@ -42,9 +42,8 @@ class Lanes(Widget):
     def show(self, report: TierReport) -> None:
         """Draw this report."""
         if report is not self._report:
-            before = self._report is not None and (self._report.known, self._report.streams)
-            self._report = report
-            self.refresh(layout=before != (report.known, report.streams))
+            before, self._report = self._report, report
+            self.refresh(layout=before is None or _shape(before) != _shape(report))
 
     def render(self) -> VisualType:
         """Draw the lines."""
@@ -54,7 +53,9 @@ class Lanes(Widget):
         width = self.content_size.width
         lines: list[Content] = []
         if report.streams:
-            lines += self._link(report, width)
+            lines += _link("NVMe→RAM", "$tier-nvme", report, report.link, width)
+        if report.copies is not None:
+            lines += _link("RAM→VRAM", "$tier-vram", report, report.copies, width)
         lines += self._compute(report, report.compute, width)
         top = max(*report.tok_s_history, report.now_tok_s, report.predicted_tok_s or 0.0, 0.0)
         lines.append(_lane(_("speed"), report.tok_s_history, top, "$primary", now_words(report), width))
@@ -62,13 +63,6 @@ class Lanes(Widget):
         lines.append(Content(waiting_words(report)))
         lines.append(Content.assemble((_("limit "), "$muted"), limit_words(report)))
         return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
-
-    def _link(self, report: TierReport, width: int) -> list[Content]:
-        words = link_words(report)
-        lane = _lane("NVMe→RAM", report.link.history, report.link.ceiling or 0.0, "$tier-nvme", words, width)
-        if moving := moving_words(report):
-            return [lane, Content.assemble(" " * _LABEL, ("↑ ", "$tier-move"), moving)]
-        return [lane, Content.styled(" " * _LABEL + "·", "$muted")]
 
     def _compute(self, report: TierReport, compute: Compute, width: int) -> list[Content]:
         busy = _("idle")
@@ -80,6 +74,18 @@ class Lanes(Widget):
         now = "" if compute.active is None else short_name(report.blocks[compute.active])
         words = Content.assemble(("▶ ", "bold"), now) if now else Content.styled("·", "$muted")
         return [lane, Content.assemble(" " * _LABEL, words)]
+
+
+def _shape(report: TierReport) -> tuple[bool, ...]:
+    """What decides how many lines there are."""
+    return report.known, report.streams, report.copies is not None
+
+
+def _link(name: str, colour: str, report: TierReport, link: Link, width: int) -> list[Content]:
+    lane = _lane(name, link.history, link.ceiling or 0.0, colour, link_words(link), width)
+    if moving := moving_words(report, link):
+        return [lane, Content.assemble(" " * _LABEL, ("↑ ", "$tier-move"), moving)]
+    return [lane, Content.styled(" " * _LABEL + "·", "$muted")]
 
 
 def _lane(

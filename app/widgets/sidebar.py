@@ -57,8 +57,7 @@ def _model(snapshot: EngineSnapshot) -> Content:
     if model is None:
         return Content.assemble((_("MODEL") + "\n", "$muted"), _("none loaded"))
     facts = f"{parameters(model.n_parameters)} · {model.quantisation} · {size(model.file_bytes)}"
-    threads = _("{count} threads").format(count=snapshot.threads)
-    engine = f"{sanitize_line(snapshot.backend)} · {threads}" if snapshot.backend else ""
+    engine = f"{sanitize_line(snapshot.backend)} · {_on_what(snapshot)}" if snapshot.backend else ""
     template = "" if model.has_template else "\n" + _("base model: it continues your text")
     return Content.assemble(
         (_("MODEL") + "\n", "$muted"),
@@ -67,6 +66,14 @@ def _model(snapshot: EngineSnapshot) -> Content:
         (engine, "$muted"),
         (template, "$warning"),
     )
+
+
+def _on_what(snapshot: EngineSnapshot) -> str:
+    """The GPU, or how many threads of the processor."""
+    gpu = snapshot.tiers.gpu if snapshot.tiers is not None else None
+    if gpu is not None:
+        return sanitize_line(gpu.name)
+    return _("{count} threads").format(count=snapshot.threads)
 
 
 def _sampling(conversation: Conversation, sampling: SamplingParams) -> Content:

@@ -88,7 +88,12 @@ class StatusBar(Widget):
             return self._generating(live, live.reply)
         match snapshot.state:
             case EngineState.READY | EngineState.GENERATING:
-                return [Content.assemble(("● ", "$success"), _("ready"))]
+                ready = Content.assemble(("● ", "$success"), _("ready"))
+                gpu = snapshot.tiers.gpu if snapshot.tiers is not None else None
+                if gpu is None:
+                    return [ready]
+                what = f"  {sanitize_line(snapshot.backend)} · {sanitize_line(gpu.name)}"
+                return [Content.assemble(ready, (what, "$muted")), ready]
             case EngineState.FAILED:
                 return [Content.assemble(("✗ ", "$error"), _("the model did not load  F3 chooses another"))]
             case _:

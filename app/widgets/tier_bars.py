@@ -9,6 +9,7 @@ from textual.widget import Widget
 from app.i18n import _
 from app.tiers.report import TierReport, TierTotal
 from app.tiers.words import bar_parts, size, tier_name, tier_numbers
+from engine import Tier
 
 
 class TierBars(Widget):
@@ -41,16 +42,19 @@ class TierBars(Widget):
         numbers = tier_numbers(total)
         if self._detailed and width >= 80:
             numbers += _(" · blocks {size}").format(size=size(total.n_bytes))
+            if total.tier is Tier.VRAM:
+                numbers += _(" · card {size}").format(size=size(total.whole))
             if total.ring:
                 numbers += _(" · ring {size}").format(size=size(total.ring))
         room = max(4, width - 6 - (50 if self._detailed and width >= 80 else 20))
-        stays, ring, rest = bar_parts(total, room)
+        bar = bar_parts(total, room)
         colour = f"$tier-{total.tier.value}"
         line = Content.assemble(
             (f"{tier_name(total.tier):<5}", f"bold {colour}"),
-            (stays, colour),
-            (ring, colour),
-            (rest, "$rule"),
+            (bar.stays, colour),
+            (bar.ring, colour),
+            (bar.free, "$rule"),
+            (bar.beyond, "$muted"),
             " ",
             numbers,
         )

@@ -34,6 +34,7 @@ class TierMap(Widget):
         "tier-map--nvme",
         "tier-map--vram",
         "tier-map--mixed",
+        "tier-map--mixed-vram",
         "tier-map--moving",
         "tier-map--active",
         "tier-map--cursor",
@@ -45,13 +46,14 @@ class TierMap(Widget):
     TierMap > .tier-map--nvme { color: $tier-nvme; background: $tier-nvme 12%; }
     TierMap > .tier-map--vram { color: $tier-vram; background: $tier-vram 16%; }
     TierMap > .tier-map--mixed { color: $tier-nvme; background: $tier-ram 16%; }
+    TierMap > .tier-map--mixed-vram { color: $tier-ram; background: $tier-vram 16%; }
     TierMap > .tier-map--moving { color: $tier-move; background: $tier-move 16%; text-style: bold; }
     TierMap > .tier-map--active { color: $background; background: $tier-active; text-style: bold; }
     TierMap > .tier-map--cursor { color: $background; background: $primary; text-style: bold underline; }
     TierMap.-stale { opacity: 50%; }
     TierMap:ansi {
         & > .tier-map--ram, & > .tier-map--nvme, & > .tier-map--vram, & > .tier-map--mixed,
-        & > .tier-map--moving { background: $background; }
+        & > .tier-map--mixed-vram, & > .tier-map--moving { background: $background; }
         & > .tier-map--active { color: $foreground; background: $background; text-style: bold reverse; }
         & > .tier-map--cursor {
             color: $primary;
@@ -237,7 +239,8 @@ class TierMap(Widget):
         if one.activity is Activity.MOVING:
             return self.get_component_rich_style("tier-map--moving")
         if one.mixed and one.activity is Activity.STILL:
-            return self.get_component_rich_style("tier-map--mixed")
+            style = "tier-map--mixed-vram" if one.letter == "R" else "tier-map--mixed"
+            return self.get_component_rich_style(style)
         # What is staged is in memory, if only for a moment.
         letter = "R" if one.activity is Activity.STAGED else one.letter
         return self.get_component_rich_style(_STYLES[letter])

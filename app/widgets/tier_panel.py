@@ -20,7 +20,7 @@ from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
-from engine import EngineSnapshot, Tier
+from engine import EngineSnapshot, EngineState, Tier
 
 
 class TierPanel(Vertical):
@@ -39,7 +39,7 @@ class TierPanel(Vertical):
         super().__init__(id=id)
         self._watch = watch or TierWatch()
         self._shown: tuple[EngineSnapshot, float | None] = (EngineSnapshot(), None)
-        self._title, self._missing = Content(""), "?"
+        self._title, self._missing, self._legend = Content(""), "?", ""
 
     def compose(self) -> ComposeResult:
         """Build the pane."""
@@ -47,7 +47,7 @@ class TierPanel(Vertical):
         yield Static(classes="missing gap")
         for widget in (TierBars(), TierMap()):
             yield widget.add_class("gap")
-        yield Static(Content(f"{legend()}\n{row_legend()}"), classes="legend")
+        yield Static(classes="legend", id="tier-legend")
         yield Lanes().add_class("gap")
         yield Static(Content(_("EVENTS")), classes="legend gap")
         yield EventLog()
@@ -66,6 +66,9 @@ class TierPanel(Vertical):
             self.query_one(".missing", Static).update(Content(missing))
             for child in self.children[1:]:
                 child.display = bool(missing) == child.has_class("missing")
+        if (words := f"{legend(report)}\n{row_legend()}") != self._legend:
+            self._legend = words
+            self.query_one("#tier-legend", Static).update(Content(words))
         for widget in (self.query_one(TierBars), self.query_one(TierMap), self.query_one(Lanes)):
             widget.set_class(age > 0, "-stale")
             widget.show(report)
@@ -121,6 +124,8 @@ def _title(report: TierReport, age: float, width: int) -> Content:
         right = Content.styled(_("x {age} s old").format(age=f"{age:.0f}"), "$warning")
     elif report.generating:
         right = Content.styled(_("● live"), "$success")
+    elif report.state is EngineState.LOADING:
+        right = Content.styled(_("◐ loading"), "$warning")
     else:
         right = Content.styled(_("○ idle") if report.known else "", "$muted")
     return Content.assemble(left, " " * max(1, width - left.cell_length - right.cell_length), right)
@@ -142,6 +147,8 @@ def _numbers(report: TierReport, age: float, width: int) -> Content:
         parts.append(Content.assemble(("n→r ", "$muted"), speed))
         if report.hit_rate is not None:
             parts.append(Content.assemble((_("hit "), "$muted"), f"{report.hit_rate:.0%}"))
+    if report.copies is not None and report.copies.rate:
+        parts.append(Content.assemble(("r→v ", "$muted"), rate(report.copies.rate)))
     if report.stall_share is not None:
         parts.append(Content.assemble((_("waits "), "$muted"), f"{report.stall_share:.0%}"))
     parts.append(Content.styled(limit_words(report), "$muted"))

@@ -8,14 +8,15 @@ A backend is opened by `select`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
-from engine.tiers.store import TieredWeights
+from engine.logits import Logits
+from engine.tiers.placement import Placement
 
 Float32Array = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int32]
@@ -28,7 +29,25 @@ def cancel_flag(token: CancelToken) -> CancelFlag:
     return np.frombuffer(token.flag, np.int32)
 
 
-class Backend(Protocol):
+class Hidden(Protocol):
+    """Hidden states [T, D], wherever they are; what is in a GPU's memory holds until the next `embed`."""
+
+    def __len__(self) -> int:
+        """T."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Hidden:
+        """Some of the rows."""
+        ...
+
+
+X = TypeVar("X")
+"""The backend's own kind of hidden states: an array, or `Hidden` on a GPU."""
+C = TypeVar("C", bound=KVCache)
+"""The backend's own kind of cache."""
+
+
+class Backend(Protocol[X, C]):
     """The arithmetic of one loaded model. One thread calls it."""
 
     @property
@@ -47,21 +66,19 @@ class Backend(Protocol):
         ...
 
     @property
-    def tiers(self) -> TieredWeights | None:
+    def tiers(self) -> Placement | None:
         """Where its weights are; None when they are mapped from the file."""
         ...
 
-    def new_kv(self, max_context: int) -> KVCache:
+    def new_kv(self, max_context: int) -> C:
         """Reserve a cache for this many positions."""
         ...
 
-    def embed(self, token_ids: TokenIds) -> Float32Array:
+    def embed(self, token_ids: TokenIds) -> X:
         """Look up the ids, [T] int32 -> [T, D], the embedding scale applied."""
         ...
 
-    def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
-    ) -> None:
+    def layers(self, first: int, last: int, x: X, start_pos: int, kv: C, cancel: CancelToken) -> None:
         """Run layers first..last-1 over x [T, D] in place (C-contiguous), at positions start_pos onwards.
 
         Writes keys and values of those positions into kv; what kv held after them is lost.
@@ -70,13 +87,21 @@ class Backend(Protocol):
         """
         ...
 
-    def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
+    def head(self, x: X, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection of the rows given, [R, D] -> logits [R, V]; x is left alone.
 
         Raises as `layers`.
         """
         ...
 
+    def next_logits(self, x: X, cancel: CancelToken) -> Logits:
+        """Logits [V] of the last row of x, left where they were computed. Raises as `layers`."""
+        ...
+
     def close(self) -> None:
         """Stop its threads and let go of the weights; idempotent."""
         ...
+
+
+AnyBackend: TypeAlias = Backend[Any, Any]
+"""A backend to those who hand its hidden states and caches back to it and do not look inside."""

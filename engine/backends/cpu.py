@@ -13,7 +13,8 @@ from engine.backends.base import Float32Array, TokenIds, cancel_flag
 from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
-from engine.kv_cache import KVCache
+from engine.kv_cache import HostKV
+from engine.logits import HostLogits
 from engine.machine import spread_over_cores
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
@@ -37,16 +38,19 @@ class CpuBackend:
         threads: int,
         max_tokens: int = 512,
         instruction_set: str | None = None,
+        no_gpu: str = "",
     ) -> None:
-        """Compute `config`'s model; one call takes up to `max_tokens` rows. Matrices come from `tiers`."""
+        """Compute `config`'s model; one call takes up to `max_tokens` rows. Matrices come from `tiers`.
+
+        `no_gpu` says why no GPU does.
+        """
         self.tiers = tiers
         self.threads = threads
         best = cpu.instruction_sets()[0]
         self._set = instruction_set or best
         self.name = f"cpu {self._set}"
-        self.reason = (
-            "the best instruction set of this processor" if self._set == best else "the one asked for"
-        )
+        choice = "the best instruction set of this processor" if self._set == best else "the one asked for"
+        self.reason = f"{choice}; {no_gpu}" if no_gpu else choice
         self._config = config
         self._half = precision is Precision.FAST
         self._embedding_type = weights["token_embd.weight"].quant_type
@@ -54,11 +58,11 @@ class CpuBackend:
             self._model = _native_model(weights, config, precision, threads, max_tokens, self._set)
         self._put_new()
 
-    def new_kv(self, max_context: int) -> KVCache:
+    def new_kv(self, max_context: int) -> HostKV:
         """Reserve a cache for this many positions."""
         c = self._config
         keys, values = cpu.kv_arrays(c.n_layers, c.n_kv_heads, max_context, c.head_dim, half=self._half)
-        return KVCache(keys, values, max_context)
+        return HostKV(keys, values, max_context)
 
     def embed(self, token_ids: TokenIds) -> Float32Array:
         """Look up the ids, [T] -> [T, D], the embedding scale applied."""
@@ -72,7 +76,7 @@ class CpuBackend:
         )
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: HostKV, cancel: CancelToken
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         c = self._config
@@ -99,6 +103,10 @@ class CpuBackend:
         for rows in self.tiers.head(cancel):
             self._model.head(x, rows.data, rows.quant_type, rows.first_row, logits)
         return logits
+
+    def next_logits(self, x: Float32Array, cancel: CancelToken) -> HostLogits:
+        """Logits [V] of the last row of x."""
+        return HostLogits(self.head(x[-1:], cancel)[0])
 
     def close(self) -> None:
         """Stop the threads and let go of the weights; the backend cannot be used afterwards."""

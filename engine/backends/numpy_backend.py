@@ -13,7 +13,8 @@ from engine.backends.base import Float32Array, TokenIds
 from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
-from engine.kv_cache import KVCache, allocate_kv
+from engine.kv_cache import HostKV, allocate_kv
+from engine.logits import HostLogits
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
 from engine.tiers.store import TieredWeights
@@ -38,7 +39,7 @@ class NumpyBackend:
         self._config = config
         self._precision = precision
 
-    def new_kv(self, max_context: int) -> KVCache:
+    def new_kv(self, max_context: int) -> HostKV:
         """Reserve a cache for this many positions."""
         return allocate_kv(self._config, max_context, self._precision)
 
@@ -49,7 +50,7 @@ class NumpyBackend:
         return rows * np.float32(self._config.embedding_scale)
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: KVCache, cancel: CancelToken
+        self, first: int, last: int, x: Float32Array, start_pos: int, kv: HostKV, cancel: CancelToken
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         for layer in range(first, last):
@@ -63,10 +64,14 @@ class NumpyBackend:
         name = "token_embd.weight" if self._config.tied_head else "output.weight"
         return self._project(name, self._norm("output_norm.weight", x))
 
+    def next_logits(self, x: Float32Array, cancel: CancelToken) -> HostLogits:
+        """Logits [V] of the last row of x."""
+        return HostLogits(self.head(x[-1:], cancel)[0])
+
     def close(self) -> None:
         """Nothing to stop."""
 
-    def _attention(self, layer: int, x: Float32Array, start_pos: int, kv: KVCache) -> Float32Array:
+    def _attention(self, layer: int, x: Float32Array, start_pos: int, kv: HostKV) -> Float32Array:
         c, block, end = self._config, f"blk.{layer}.", start_pos + len(x)
         normed = self._norm(block + "attn_norm.weight", x)
         q = self._project(block + "attn_q.weight", normed).reshape(-1, c.n_heads, c.head_dim)

@@ -1,19 +1,21 @@
-"""Which backend computes, and why: the C kernels over placed weights, or NumPy where they were not built.
+"""Which backend computes, and why: a GPU that holds the model, the C kernels over placed weights, or NumPy.
 
-Knows what is installed and brings the weights to where that backend wants them; does not compute. A fallback
+Knows what there is and brings the weights to where that backend wants them; does not compute. A fallback
 is never silent: it comes with a notice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from engine.backends.base import Backend
-from engine.cancel import CancelToken
-from engine.config import LoadOptions
-from engine.events import TierSnapshot
+from engine.backends.base import AnyBackend
+from engine.backends.gpus import CPU, find_gpus, open_gpu
+from engine.backends.watcher import LoadWatcher
+from engine.config import KVType, LoadOptions, Precision
+from engine.errors import BudgetError, DeviceError
 from engine.model_config import ModelConfig
+from engine.requirements import Room
 from engine.tiers.blocks import Block, slot_bytes_for
 from engine.tiers.budget import MemoryWatch
 from engine.tiers.direct_io import DirectFiles
@@ -25,15 +27,14 @@ _WORTH_MEASURING = 256 << 20
 """Bytes of weights from which on a prediction is worth a second of measuring."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadWatcher:
-    """Who follows a load and may stop it."""
+class Opened(NamedTuple):
+    """A backend, and what a person should know besides `Placement.notices`."""
 
-    on_progress: Callable[[str, float], None]
-    """Called with what loading is doing, in words, and how far it is, 0 to 1."""
-    on_tiers: Callable[[TierSnapshot], None]
-    """Called when a weight block was read or moved, also while the model runs."""
-    cancel: CancelToken
+    backend: AnyBackend
+    notices: tuple[str, ...]
+    """For as long as the model is loaded."""
+    budget_notices: tuple[str, ...]
+    """Of the memory budget."""
 
 
 def open_backend(
@@ -41,14 +42,69 @@ def open_backend(
     blocks: Sequence[Block],
     config: ModelConfig,
     options: LoadOptions,
-    room: int,
+    max_context: int,
+    room: Callable[[], Room],
     watcher: LoadWatcher,
-) -> tuple[Backend, tuple[str, ...]]:
-    """Build the fastest backend there is, the `blocks` of its weights within `room` bytes of memory.
+) -> Opened:
+    """Build the fastest backend that there is for the model and its context.
 
-    The second value is what a person should know besides `TieredWeights.notices`. Raises the engine's errors,
-    and MemoryError.
+    A GPU where one is asked for, or holds all of it; else the CPU, within `room()`, which is asked only then.
+    Raises the engine's errors, and MemoryError.
     """
+    no_gpu = "as asked for"
+    notices: tuple[str, ...] = ()
+    if options.device != CPU:
+        try:
+            backend = _on_gpu(weights, blocks, config, options, max_context, watcher)
+            return Opened(backend, _of_float_kv(options), ())
+        except (BudgetError, DeviceError) as error:
+            if options.device is not None:
+                raise
+            no_gpu = str(error)
+            # Where there is no driver nobody expects a GPU.
+            notices = (f"the CPU computes: {no_gpu}",) if find_gpus().has_driver else ()
+    if options.kv_type is not KVType.F16:
+        notices += (f"the CPU keeps its cache as before: {options.kv_type} is for a GPU",)
+    granted = room()
+    cpu, cpu_notices = _on_cpu(weights, blocks, config, options, granted.weights, no_gpu, watcher)
+    return Opened(cpu, notices + cpu_notices, granted.notices)
+
+
+def _on_gpu(
+    weights: ModelWeights,
+    blocks: Sequence[Block],
+    config: ModelConfig,
+    options: LoadOptions,
+    max_context: int,
+    watcher: LoadWatcher,
+) -> AnyBackend:
+    """All of the model on the GPU that `options` name. Raises DeviceError, BudgetError, as loading does."""
+    device, facts = open_gpu(options.device, options.cache_dir)
+    from engine.backends.cuda_open import open_cuda
+
+    try:
+        return open_cuda(device, facts, weights, blocks, config, options, max_context, watcher)
+    except BaseException:
+        device.close()
+        raise
+
+
+def _of_float_kv(options: LoadOptions) -> tuple[str, ...]:
+    if options.precision is Precision.FLOAT and options.kv_type is not KVType.F16:
+        return (f"the cache is float32 in float precision: {options.kv_type} changes nothing",)
+    return ()
+
+
+def _on_cpu(
+    weights: ModelWeights,
+    blocks: Sequence[Block],
+    config: ModelConfig,
+    options: LoadOptions,
+    room: int,
+    no_gpu: str,
+    watcher: LoadWatcher,
+) -> tuple[AnyBackend, tuple[str, ...]]:
+    """The C kernels, or NumPy where they are missing, the `blocks` within `room` bytes of memory."""
     try:
         from engine.backends.cpu import CpuBackend
     except ImportError as error:
@@ -65,7 +121,13 @@ def open_backend(
         watcher.on_progress("preparing the backend", 0.85)
         assert options.threads is not None, "the loader has chosen them"
         backend = CpuBackend(
-            weights, tiers, config, options.precision, threads=options.threads, max_tokens=options.chunk
+            weights,
+            tiers,
+            config,
+            options.precision,
+            threads=options.threads,
+            max_tokens=options.chunk,
+            no_gpu=no_gpu,
         )
     except BaseException:
         tiers.close()

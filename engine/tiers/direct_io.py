@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,12 @@ class DirectFiles:
             if not n_bytes:
                 raise self._cut_short(part, position)
             reached += n_bytes
+
+    def expect(self, part: int, offset: int, n_bytes: int) -> None:
+        """Let the system begin to read what `fill` will ask for; returns at once, and may do nothing."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._plain[part], offset, n_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         """Close the files; idempotent. Afterwards nothing can be read."""

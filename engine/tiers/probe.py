@@ -163,7 +163,8 @@ def probe_memory(
     Raises KernelError for a product that differs from its oracle; CancelledError.
     """
     from kernels import cpu
-    from kernels.bench import ROW_LENGTH, read_bandwidth, synthetic_matrix
+    from kernels.bench import ROW_LENGTH, read_bandwidth
+    from kernels.synthetic import synthetic_matrix
     from kernels.verification import product_is_right
 
     x = np.random.default_rng(0).standard_normal((1, ROW_LENGTH)).astype(np.float32)
@@ -171,7 +172,7 @@ def probe_memory(
     def product_rate(quant_type: QuantType) -> float:
         _check(cancel)
         one_row = row_bytes(quant_type, ROW_LENGTH)
-        matrix = synthetic_matrix(quant_type, max(2, _matrix_bytes() // one_row))
+        matrix = synthetic_matrix(quant_type, max(2, _matrix_bytes() // one_row), ROW_LENGTH)
         if not product_is_right(matrix, quant_type, ROW_LENGTH):
             raise KernelError(
                 f"the product with {quant_type.name} differs from its oracle on this processor: nothing was "

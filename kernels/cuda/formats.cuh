@@ -68,6 +68,12 @@ template <int TYPE, int K> struct Quantised {
 
   static DEVICE Raw load(const Planes &p, u64 row, int chunk, int lane) {
     Raw r;
+    load_codes(r, p, row, chunk, lane);
+    load_scales(r, p, row, chunk);
+    return r;
+  }
+
+  static DEVICE void load_codes(Raw &r, const Planes &p, u64 row, int chunk, int lane) {
     if constexpr (CODE_BITS == 8) {
       const u8 *at = p.codes + row * CODE_ROW + chunk * 128 + lane * 16;
       const uint4 a = stream16(at), b = stream16(at + 64);
@@ -86,6 +92,9 @@ template <int TYPE, int K> struct Quantised {
     } else if constexpr (HIGH_BITS == 1) {
       r.high[0] = stream4(p.high + row * HIGH_ROW + chunk * 16 + lane * 4);
     }
+  }
+
+  static DEVICE void load_scales(Raw &r, const Planes &p, u64 row, int chunk) {
     if constexpr (SIX_BIT_SCALES) {
       const uint4 a = load16(p.scales + row * SCALE_ROW + (chunk >> 1) * 16);
       r.scales[0] = a.x, r.scales[1] = a.y, r.scales[2] = a.z, r.scales[3] = a.w;
@@ -98,53 +107,87 @@ template <int TYPE, int K> struct Quantised {
     }
     if constexpr (BYTE_SCALES) r.block = load2(p.blocks + row * BLOCK_ROW + (chunk >> 1) * 2);
     if constexpr (TYPE == Q2_K) r.block = load4(p.blocks + row * BLOCK_ROW + (chunk >> 1) * 4);
-    return r;
+  }
+
+  // The scales of both chunks of a block of 256, of which `chunk` is the first, for the K types.
+  static DEVICE void load_block_scales(Raw &first, Raw &second, const Planes &p, u64 row, int chunk) {
+    const uint4 a = load16(p.scales + row * SCALE_ROW + chunk * 8);
+    if constexpr (SIX_BIT_SCALES) {
+      first.scales[0] = a.x, first.scales[1] = a.y, first.scales[2] = a.z, first.scales[3] = a.w;
+      second.scales[0] = a.x, second.scales[1] = a.y, second.scales[2] = a.z, second.scales[3] = a.w;
+    } else {
+      first.scales[0] = a.x, first.scales[1] = a.y, second.scales[0] = a.z, second.scales[1] = a.w;
+      first.block = TYPE == Q2_K ? load4(p.blocks + row * BLOCK_ROW + chunk * 2)
+                                 : load2(p.blocks + row * BLOCK_ROW + chunk);
+      second.block = first.block;
+    }
   }
 
   // Code word `w` of a lane: four signed bytes. `w` must be known to the compiler.
-  static DEVICE u32 codes(const Raw &r, int w) {
+  static DEVICE u32 codes(const Raw &r, int w) { return subtract_from_bytes<MINUS>(plain_codes(r, w)); }
+
+  // The same before MINUS is subtracted.
+  static DEVICE u32 plain_codes(const Raw &r, int w) {
     u32 v;
     if constexpr (CODE_BITS == 8) v = r.low[w];
     else if constexpr (CODE_BITS == 4) v = (r.low[w / 2] >> (w % 2 * 4)) & 0x0f0f0f0fu;
     else v = (r.low[w / 4] >> (w % 4 * 2)) & 0x03030303u;
-    if constexpr (HIGH_BITS == 2) v |= ((r.high[w / 4] >> (w % 4 * 2)) & 0x03030303u) << CODE_BITS;
-    if constexpr (HIGH_BITS == 1) v |= ((r.high[0] >> w) & 0x01010101u) << CODE_BITS;
-    return subtract_from_bytes<MINUS>(v);
+    if constexpr (HIGH_BITS == 2) v |= moved(r.high[w / 4], CODE_BITS - w % 4 * 2) & (0x03030303u << CODE_BITS);
+    if constexpr (HIGH_BITS == 1) v |= moved(r.high[0], CODE_BITS - w) & (0x01010101u << CODE_BITS);
+    return v;
   }
+  // `up` must be known to the compiler.
+  static DEVICE u32 moved(u32 v, int up) { return up > 0 ? v << up : v >> -up; }
 
   // Four 6-bit scales or minimums of a chunk in the bytes of a word: GGUF packs eight of each into 12 bytes
   // (reference_quants._k_scales says how).
   static DEVICE u32 six_bits(const Raw &r, int chunk, bool minimum) {
     const u32 own = minimum ? r.scales[2] : r.scales[1];
     const u32 shared = minimum ? r.scales[3] >> 4 : r.scales[3];
-    return chunk & 1 ? (shared & 0x0f0f0f0fu) | ((own >> 2) & 0x30303030u) : own & 0x3f3f3f3fu;
+    // The same steps for odd and even chunks, with masks that stay as they are along a row.
+    const bool odd = chunk & 1;
+    return ((own >> (odd ? 2 : 0)) & (odd ? 0x30303030u : 0x3f3f3f3fu)) | (shared & (odd ? 0x0f0f0f0fu : 0u));
   }
 
-  static DEVICE u32 half_of(const u32 *words, int i) { return (words[i / 2] >> (i % 2 * 16)) & 0xffffu; }
-  static DEVICE u32 byte_of(const u32 *words, int i) { return (words[i / 4] >> (i % 4 * 8)) & 0xffu; }
+  // Half `i` of two words, byte `i` of two words. `i` need not be known to the compiler.
+  static DEVICE u32 half_of(const u32 *words, int i) {
+    return ((i & 2 ? words[1] : words[0]) >> (i % 2 * 16)) & 0xffffu;
+  }
+  static DEVICE u32 byte_of(const u32 *words, int i) {
+    return ((i & 4 ? words[1] : words[0]) >> (i % 4 * 8)) & 0xffu;
+  }
+
+  // Whether scales, and minimums, are whole numbers times one unit for all of a block of 256: the K types.
+  static constexpr bool WHOLE_SCALES = SIX_BIT_SCALES || BYTE_SCALES || TYPE == Q2_K;
+
+  static DEVICE float unit(const Raw &r) { return half_to_float((SIX_BIT_SCALES ? r.scales[0] : r.block) & 0xffffu); }
+
+  // Scale `i` in units: 0 to 63, -128 to 127, or 0 to 15.
+  static DEVICE int whole_scale(const Raw &r, int chunk, int i) {
+    if constexpr (SIX_BIT_SCALES) return __byte_perm(six_bits(r, chunk, false), 0, 0x4440 + i);
+    else if constexpr (BYTE_SCALES) return (s8)byte_of(r.scales, i);
+    else return __byte_perm((i & 4 ? r.scales[1] : r.scales[0]) & 0x0f0f0f0fu, 0, 0x4440 + i % 4);
+  }
+
+  // The same for minimums: 0 to 63, or 0 to 15.
+  static DEVICE float minimum_unit(const Raw &r) {
+    return half_to_float((SIX_BIT_SCALES ? r.scales[0] : r.block) >> 16);
+  }
+  static DEVICE int whole_minimum(const Raw &r, int chunk, int i) {
+    return SIX_BIT_SCALES ? __byte_perm(six_bits(r, chunk, true), 0, 0x4440 + i) : byte_of(r.scales, i) >> 4;
+  }
 
   // Scale `i` of the chunk, 0 to SCALES - 1.
   static DEVICE float scale(const Raw &r, int chunk, int i) {
-    if constexpr (SIX_BIT_SCALES)
-      return half_to_float(r.scales[0] & 0xffffu) * (float)((six_bits(r, chunk, false) >> (8 * i)) & 0xffu);
-    else if constexpr (BYTE_SCALES)
-      return half_to_float(r.block) * (float)(int)(s8)byte_of(r.scales, i);
-    else if constexpr (TYPE == Q2_K)
-      return half_to_float(r.block & 0xffffu) * (float)(byte_of(r.scales, i) & 15u);
-    else
-      return half_to_float(half_of(r.scales, i));
+    if constexpr (WHOLE_SCALES) return unit(r) * (float)whole_scale(r, chunk, i);
+    else return half_to_float(half_of(r.scales, i));
   }
 
   // What is subtracted from every weight of scale `i`.
   static DEVICE float minimum(const Raw &r, int chunk, int i) {
-    if constexpr (SIX_BIT_SCALES)
-      return half_to_float(r.scales[0] >> 16) * (float)((six_bits(r, chunk, true) >> (8 * i)) & 0xffu);
-    else if constexpr (TYPE == Q2_K)
-      return half_to_float(r.block >> 16) * (float)(byte_of(r.scales, i) >> 4);
-    else if constexpr (HAS_MINIMUM)
-      return -half_to_float(half_of(r.scales, 4 + i));
-    else
-      return 0.0f;
+    if constexpr (WHOLE_SCALES && HAS_MINIMUM) return minimum_unit(r) * (float)whole_minimum(r, chunk, i);
+    else if constexpr (HAS_MINIMUM) return -half_to_float(half_of(r.scales + 2, i));
+    else return 0.0f;
   }
 
   // The four weights of word `w`, elements 16w + 4 lane to + 3 of the chunk.

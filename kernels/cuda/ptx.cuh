@@ -42,6 +42,15 @@ DEVICE u32 add_halves(u32 a, u32 b) {
   return both;
 }
 
+// ---- numbers
+
+// 2^v to 2 units in the last place; 0 for -infinity and for results below 2^-126.
+DEVICE float fast_exp2(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+
 // ---- global loads; `stream` is for what is read once: it does not stay in L1
 // volatile, and never .nc: the assembler would sink the loads behind the arithmetic they are to overlap with.
 
@@ -115,6 +124,14 @@ DEVICE void mma_f16_k16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+// A: 16 rows of 8 floats, of which the low 13 bits do not count: a0 is row g, element t; a1 row g + 8; a2 row g, element
+// t + 4; a3 row g + 8. B: 8 columns of 8: b0 is column g, element t; b1 element t + 4.
+DEVICE void mma_tf32_k8(float (&c)[4], float a0, float a1, float a2, float a3, float b0, float b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a0)), "r"(__float_as_uint(a1)), "r"(__float_as_uint(a2)), "r"(__float_as_uint(a3)),
+        "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
 // Four 8 x 8 matrices of halves from shared memory: lane l gives the address of row l % 8 of matrix l / 8 and
 // receives in r[i] elements 2t and 2t + 1 of row g of matrix i.
 DEVICE void load_matrices(u32 (&r)[4], const void *row) {
@@ -125,6 +142,16 @@ DEVICE void load_matrices(u32 (&r)[4], const void *row) {
 DEVICE void load_matrices_transposed(u32 (&r)[4], const void *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// ---- blocks that wait for one another
+
+// Add one to a counter; the value before. What this thread did before, and what it saw of others through a barrier, is
+// done for whoever finds the addition in the counter, and here the other way round.
+DEVICE u32 count_arrival(u32 *counter) {
+  u32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
 }
 
 // ---- programmatic dependent launch, from compute capability 9.0 on; nothing below

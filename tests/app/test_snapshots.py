@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from app import locations
 from app.app import TiercelApp
 from app.settings import SettingsFile
 from tests.app.driving import Driver
-from tests.app.tiers.models import tiers
+from tests.app.tiers.models import gpu_tiers, tiers
 from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import write_tiny_model
 
@@ -40,6 +41,9 @@ def next_use(layer: int, pos: int) -> int:
 
 中文和 emoji 🦅 keep their columns.
 """
+SCRIPT = Script(
+    replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct", tiers=tiers()
+)
 SIZES = [(40, 15), (80, 24), (120, 40), (200, 60)]
 DAY = date(2026, 11, 30)
 NOON = 1_796_040_000
@@ -70,8 +74,7 @@ def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TiercelApp]:
     settings.save()
     locations.models_dir().mkdir(parents=True)
     write_tiny_model(locations.models_dir() / "falcon-tiny.gguf")
-    script = Script(replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct", tiers=tiers())
-    app = TiercelApp(lambda: FakeEngine(script), Path("home/models/smollm2.gguf"))
+    app = TiercelApp(lambda: FakeEngine(SCRIPT), Path("home/models/smollm2.gguf"))
     yield app
     app.shut_down()
 
@@ -151,6 +154,25 @@ def test_the_map_of_the_tiers(app: TiercelApp, snap_compare: SnapCompare, size: 
         await _chat(driver)
         driver.app.action_tiers()
         while len(driver.app.screen_stack) == 1:
+            driver.app.action_tiers()
+            await driver.settled()
+        await driver.settled(10)
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize("whole", [False, True], ids=["chat", "map"])
+def test_a_model_on_a_gpu(
+    app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int], whole: bool
+) -> None:
+    script = replace(SCRIPT, tiers=gpu_tiers(), backend="cuda sm_86", threads=0)
+    app._make_engine = lambda: FakeEngine(script)
+
+    async def go(pilot: Pilot[int | None]) -> None:
+        driver = Driver(pilot)
+        await _chat(driver)
+        while whole and len(driver.app.screen_stack) == 1:
             driver.app.action_tiers()
             await driver.settled()
         await driver.settled(10)

@@ -98,9 +98,28 @@ def test_repetitions_take_turns_and_each_depth_is_filled_once(
     turn = [Call("prefill", 0, 20), Call("step", 0, 1)]
     warm_up = [Call("prefill", 0, 32), Call("step", 0, 1)]
     assert calls[:6] == warm_up + turn + turn
-    # One id is left of depth 0's last step, and 40 of depth 40's.
-    assert calls[6:10] == [Call("prefill", 1, 39), *[Call("step", 40, 1)] * 3]
-    assert calls[10:] == [Call("prefill", 41, 9), *[Call("step", 50, 1)] * 3]
+    # What was decoded is forgotten, what was read before it is not.
+    assert calls[6:10] == [Call("prefill", 0, 40), *[Call("step", 40, 1)] * 3]
+    assert calls[10:] == [Call("prefill", 40, 10), *[Call("step", 50, 1)] * 3]
+
+
+def test_each_step_is_fed_what_the_one_before_it_drew(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, drawn = [], []
+    decode_step, sampler = benchmark.decode_step, benchmark.Sampler
+
+    def seen_step(model, session, token_id, cancel):  # type: ignore[no-untyped-def]
+        fed.append(token_id)
+        return decode_step(model, session, token_id, cancel)
+
+    class Seen(sampler):  # type: ignore[misc, valid-type]
+        def __call__(self, logits, history):  # type: ignore[no-untyped-def]
+            drawn.append(super().__call__(logits, history))
+            return drawn[-1]
+
+    monkeypatch.setattr(benchmark, "decode_step", seen_step)
+    monkeypatch.setattr(benchmark, "Sampler", Seen)
+    measure(tiny, n_prompt=0, n_decode=6, repetitions=1)
+    assert fed[-5:] == drawn[-6:-1]
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from engine import sampler
 from engine.config import SamplingParams
+from engine.errors import KernelError
+from engine.logits import DrawRequest, HostLogits
 from engine.sampler import Candidates, Sampler
 
 PROBABILITIES = [0.1, 0.4, 0.2, 0.3]
@@ -24,8 +26,25 @@ def kept(result: Candidates) -> set[int]:
     return set(result.ids.tolist())
 
 
-def logits(n: int = 1000, seed: int = 0) -> np.ndarray:
+def values(n: int = 1000, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 3, n).astype(np.float32)
+
+
+def logits(n: int = 1000, seed: int = 0) -> HostLogits:
+    return HostLogits(values(n, seed))
+
+
+class AwayLogits(HostLogits):
+    """Logits that say which id was drawn where they are, or that this is not possible there."""
+
+    def __init__(self, drawn: int | None) -> None:
+        super().__init__(values())
+        self.drawn = drawn
+        self.requests: list[DrawRequest] = []
+
+    def draw(self, request: DrawRequest) -> int | None:
+        self.requests.append(request)
+        return self.drawn
 
 
 @pytest.mark.parametrize(
@@ -65,8 +84,10 @@ def test_sets_larger_than_the_first_partial_sort_are_right() -> None:
 def test_the_k_best_are_those_of_a_full_sort(n: int, k: int, spread: float) -> None:
     values = np.round(np.random.default_rng(n).normal(0, spread, n)).astype(np.float32)  # with many ties
     values[::7] = -np.inf
-    kept_values = np.sort(sampler.top_k(Candidates(np.arange(n), values), k).logits)
-    np.testing.assert_array_equal(kept_values, np.sort(values)[-k:])
+    best = sampler.top_k(Candidates(np.arange(n), values), k)
+    if k < n:
+        np.testing.assert_array_equal(best.ids, np.argsort(-values, kind="stable")[:k])
+    np.testing.assert_array_equal(best.logits, values[best.ids])
 
 
 def test_penalties_touch_each_distinct_id_in_the_window_once() -> None:
@@ -74,14 +95,61 @@ def test_penalties_touch_each_distinct_id_in_the_window_once() -> None:
         repeat_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25, penalty_window=3
     )
     before = np.array([4.0, 4.0, -4.0, 4.0], np.float32)
-    after = sampler.penalize(before, [3, 0, 2, 0], params)
+    after = sampler.penalize(before, sampler.penalties([3, 0, 2, 0], params), params)
     assert after.tolist() == [4 / 2 - 0.5 - 2 * 0.25, 4.0, -4 * 2 - 0.5 - 0.25, 4.0]
     assert before.tolist() == [4.0, 4.0, -4.0, 4.0]
 
 
+@pytest.mark.parametrize(
+    ("params", "history"),
+    [
+        (SamplingParams(), [1, 2]),
+        (SamplingParams(repeat_penalty=2.0), []),
+        (SamplingParams(repeat_penalty=2.0, penalty_window=0), [1, 2]),
+    ],
+)
+def test_no_id_is_penalised_when_all_is_off_or_nothing_is_in_the_window(
+    params: SamplingParams, history: list[int]
+) -> None:
+    assert not len(sampler.penalties(history, params).ids)
+
+
 def test_temperature_0_is_greedy_and_ignores_the_seed() -> None:
     for seed in range(20):
-        assert Sampler(SamplingParams(temperature=0, seed=seed))(logits(), []) == int(logits().argmax())
+        assert Sampler(SamplingParams(temperature=0, seed=seed))(logits(), []) == int(values().argmax())
+
+
+def test_an_id_drawn_where_the_logits_are_is_taken() -> None:
+    params = SamplingParams(seed=3, presence_penalty=0.5)
+    away = AwayLogits(drawn=77)
+    assert Sampler(params)(away, [5, 9, 5]) == 77
+    [request] = away.requests
+    assert request.params == params
+    assert request.penalties.ids.tolist() == [5, 9]
+    assert request.penalties.counts.tolist() == [2, 1]
+    assert 0 <= request.uniform < 1
+
+
+def test_a_seed_draws_the_same_whether_or_not_some_ids_were_drawn_elsewhere() -> None:
+    here, mixed = (Sampler(SamplingParams(seed=3, temperature=2.0)) for _ in range(2))
+    expected = [here(logits(seed=i), []) for i in range(20)]
+    for i in range(20):
+        assert mixed(AwayLogits(drawn=0), []) == 0 if i % 2 else mixed(logits(seed=i), []) == expected[i]
+
+
+def test_what_cannot_be_drawn_elsewhere_is_drawn_here_from_the_same_number() -> None:
+    params = SamplingParams(seed=3, temperature=2.0)
+    assert Sampler(params)(AwayLogits(drawn=None), []) == Sampler(params)(logits(), [])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_not_numbers_are_an_error(bad: float) -> None:
+    row = values()
+    row[7] = bad
+    with pytest.raises(KernelError, match="not numbers"):
+        HostLogits(row)
+    with pytest.raises(KernelError, match="not numbers"):
+        HostLogits(np.full(9, -np.inf, np.float32))
 
 
 def test_the_same_seed_draws_the_same_ids_and_another_seed_others() -> None:
@@ -95,7 +163,7 @@ def test_the_same_seed_draws_the_same_ids_and_another_seed_others() -> None:
 
 def test_draws_follow_the_distribution() -> None:
     sample = Sampler(SamplingParams(seed=1, **ALL_OFF))
-    drawn = [sample(candidates(PROBABILITIES).logits, []) for _ in range(4000)]
+    drawn = [sample(HostLogits(candidates(PROBABILITIES).logits), []) for _ in range(4000)]
     shares = np.bincount(drawn, minlength=4) / 4000
     # Four standard deviations of a share of 4,000 draws are 0.031.
     np.testing.assert_allclose(shares, PROBABILITIES, atol=0.032)
@@ -104,7 +172,7 @@ def test_draws_follow_the_distribution() -> None:
 def test_a_high_temperature_flattens_and_a_tiny_one_is_greedy() -> None:
     options = {**ALL_OFF, "temperature": 1e-6}
     tiny = Sampler(SamplingParams(seed=1, **options))
-    assert {tiny(logits(), []) for _ in range(50)} == {int(logits().argmax())}
+    assert {tiny(logits(), []) for _ in range(50)} == {int(values().argmax())}
     hot = Sampler(SamplingParams(seed=1, **{**ALL_OFF, "temperature": 100.0}))
     assert len({hot(logits(), []) for _ in range(200)}) > 150
 
@@ -140,10 +208,10 @@ def test_any_settings_draw_an_id_of_the_vocabulary(
 
 
 def test_hidden_ids_are_never_drawn() -> None:
-    values = logits(50)
-    values[::2] = -np.inf
+    half_hidden = values(50)
+    half_hidden[::2] = -np.inf
     sample = Sampler(SamplingParams(seed=1, typical_p=0.99, **ALL_OFF))
-    assert all(sample(values, []) % 2 for _ in range(200))
+    assert all(sample(HostLogits(half_hidden), []) % 2 for _ in range(200))
 
 
 def test_a_fresh_seed_is_reported() -> None:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from kernels.quant_types import QuantType, row_bytes
+from kernels.synthetic import synthetic_matrix
 
 cpu = pytest.importorskip("kernels.cpu", reason="the C kernels were not built: no compiler?")
 
@@ -25,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @TYPES
 def test_synthetic_rows_are_finite_and_of_one_size(quant_type: QuantType) -> None:
-    data = bench.synthetic_matrix(quant_type, 300)
+    data = synthetic_matrix(quant_type, 300, bench.ROW_LENGTH)
     assert data.size == 300 * row_bytes(quant_type, bench.ROW_LENGTH)
     deviations = dequantize(data, quant_type).reshape(300, -1).std(axis=1)
     assert np.all((deviations > 0.01) & (deviations < 100))
@@ -78,7 +79,7 @@ def test_what_is_raised_between_two_products_ends_the_measurement() -> None:
 
 @pytest.mark.parametrize("float_precision", [False, True])
 def test_rounding_of_activations_is_told_from_its_absence(float_precision: bool) -> None:
-    data = bench.synthetic_matrix(QuantType.Q4_1, 40)
+    data = synthetic_matrix(QuantType.Q4_1, 40, bench.ROW_LENGTH)
     assert verification.product_is_right(
         data, QuantType.Q4_1, bench.ROW_LENGTH, float_precision=float_precision
     )

@@ -86,3 +86,40 @@ def test_geglu_is_right_at_both_ends() -> None:
     gate = np.array([-20.0, 0.0, 1.0, 20.0], np.float32)
     out = reference.geglu(gate, np.full(4, 2, np.float32))
     np.testing.assert_allclose(out, [0, 0, 2 * 0.841192, 40], rtol=1e-5, atol=1e-6)
+
+
+def test_activations_are_rounded_to_half_a_step_of_their_group() -> None:
+    x = floats(3, 80) * 100
+    x[0, :32] = 0
+    off = np.abs(np.pad(x - reference.round_activations_15(x), ((0, 0), (0, 16)))).reshape(3, 3, 32)
+    top = np.abs(np.pad(x, ((0, 0), (0, 16)))).reshape(3, 3, 32).max(axis=-1, keepdims=True)
+    assert np.all(off <= 0.5001 * top / 16256)
+    assert off.any()
+
+
+def test_planes_of_rounded_activations_hold_them_in_the_order_of_the_products() -> None:
+    x = floats(2, 288) * 3
+    q, d, s = reference.planes_of_15(x)
+    seen = np.zeros((2, 384), np.float32)
+    halves = np.zeros((2, 24), np.float32)
+    for token in range(2):
+        for e in range(384):
+            chunk, b, h, lane, i = e // 128, e % 128 // 32, e % 32 // 16, e % 16 // 4, e % 4
+            word, at = 2 * b + h, (4 * chunk + lane) * 16
+            high, low = (int(q[token, p + word // 4, at + word % 4 * 4 + i]) for p in (0, 2))
+            seen[token, e] = (128 * high + low) * d[token, e // 32]
+            halves[token, e // 16] += seen[token, e]
+    np.testing.assert_array_equal(seen[:, :288], reference.round_activations_15(x))
+    assert not seen[:, 288:].any()
+    np.testing.assert_allclose(s, halves, rtol=1e-5, atol=1e-5)
+
+
+def test_half_rows_are_moved_to_the_middle_of_what_a_half_holds() -> None:
+    x = floats(4, 64) * np.array([[1e-30], [1], [1e6], [0]], np.float32)
+    halves, factors = reference.half_rows(x)
+    top = np.abs(halves).max(axis=-1)
+    assert np.all((top[:3] >= 2048) & (top[:3] <= 4096))
+    assert factors[3] == 1
+    np.testing.assert_allclose(
+        halves * factors[:, None], x, rtol=1e-3, atol=1e-6 * np.abs(x).max(axis=-1, keepdims=True).max()
+    )

@@ -9,9 +9,10 @@ import pytest
 
 from app import locations
 from app.__main__ import main
-from app.cli.arguments import add_model_arguments, load_options
+from app.cli.arguments import add_model_arguments, chosen, load_options
 from app.cli.exit_codes import exit_code
-from engine import BudgetError, ContextError, LoadOptions, parse_budget
+from app.models.options import Chosen
+from engine import BudgetError, ContextError, DeviceError, KVType, LoadOptions, parse_budget
 
 
 def parsed(home: Path, *arguments: str) -> LoadOptions:
@@ -37,8 +38,50 @@ def test_a_budget_that_is_none_is_told_what_is_accepted(
     assert "'lots' is no size above 0: give bytes, a size such as 8G" in shown
 
 
-def test_rates_are_kept_below_the_home(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "device"),
+    [(None, None), ("auto", None), ("cpu", "cpu"), ("cuda", "cuda"), ("CUDA:1", "cuda:1")],
+)
+def test_a_device_is_passed_on_and_auto_is_nothing(home: Path, said: str | None, device: str | None) -> None:
+    assert parsed(home, *(["--device", said] if said else [])).device == device
+
+
+def test_video_memory_and_the_kind_of_keys_and_values_are_passed_on(home: Path) -> None:
+    options = parsed(home, "--vram-budget", "20G", "--kv-type", "q8_0")
+    assert (options.vram_budget, options.kv_type) == (parse_budget("20G"), KVType.Q8_0)
+    assert (parsed(home).vram_budget, parsed(home).kv_type) == (None, KVType.F16)
+
+
+def test_the_application_gets_only_what_was_said() -> None:
+    parser = argparse.ArgumentParser()
+    add_model_arguments(parser)
+    assert chosen(parser.parse_args(["-m", "x"])) == Chosen()
+    said = chosen(parser.parse_args(["-m", "x", "--device", "auto", "--vram-budget", "50%"]))
+    assert said == Chosen(device="auto", vram_budget=parse_budget("50%"))
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "perplexity", "tiers", ""])
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--device", "gpu", "'gpu' is no device: it must be auto, cpu, cuda or cuda:N"),
+        ("--device", "cuda:", "'cuda:' is no device"),
+        ("--vram-budget", "lots", "'lots' is no size above 0"),
+        ("--kv-type", "q4_0", "q4_0"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    capsys: pytest.CaptureFixture[str], command: str, option: str, value: str, said: str
+) -> None:
+    assert main([*([command] if command else []), option, value]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert said in shown
+
+
+def test_rates_and_compiled_kernels_are_kept_below_the_home(home: Path) -> None:
     assert parsed(home).rates_file == home / "tiercel" / "cache" / "rates.json"
+    assert parsed(home).cache_dir == home / "tiercel" / "cache"
 
 
 def test_an_account_without_a_home_can_still_name_a_model(
@@ -53,3 +96,7 @@ def test_an_account_without_a_home_can_still_name_a_model(
 
 def test_weights_that_do_not_fit_have_the_code_of_a_context_that_does_not() -> None:
     assert exit_code(BudgetError("too little")) == exit_code(ContextError("too long")) == 4
+
+
+def test_a_device_that_is_not_there_has_a_code_of_its_own_kind() -> None:
+    assert exit_code(DeviceError("no cuda:3")) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.models.options import load_options
+from app import locations
+from app.models.options import Chosen, load_options
 from app.settings import ModelSettings, Settings
-from engine import Budget
+from engine import Budget, KVType
 
 PATH = Path("/m/a.gguf")
 
@@ -20,7 +21,24 @@ def test_what_is_chosen_for_one_model_goes_before_what_is_chosen_for_all() -> No
     assert (other.context, other.ram_budget) == (100, Budget(1))
 
 
-def test_a_budget_of_the_command_line_goes_before_every_setting() -> None:
+def test_what_the_command_line_says_goes_before_every_setting() -> None:
     settings = Settings(ram_budget=Budget(1), models={str(PATH): ModelSettings(ram_budget=Budget(2))})
     assert load_options(settings, PATH).ram_budget == Budget(2)
-    assert load_options(settings, PATH, Budget(3)).ram_budget == Budget(3)
+    assert load_options(settings, PATH, Chosen(ram_budget=Budget(3))).ram_budget == Budget(3)
+
+
+def test_what_computes_and_its_memory_follow_the_same_order() -> None:
+    own = ModelSettings(device="cuda:1", vram_budget=Budget(4), kv_type=KVType.Q8_0)
+    settings = Settings(device="cpu", vram_budget=Budget(5), models={str(PATH): own})
+    general, single = load_options(settings, Path("/m/b.gguf")), load_options(settings, PATH)
+    assert (general.device, general.vram_budget, general.kv_type) == ("cpu", Budget(5), KVType.F16)
+    assert (single.device, single.vram_budget, single.kv_type) == ("cuda:1", Budget(4), KVType.Q8_0)
+    said = Chosen(device="auto", vram_budget=Budget(6), kv_type=KVType.F16)
+    options = load_options(settings, PATH, said)
+    assert (options.device, options.vram_budget, options.kv_type) == (None, Budget(6), KVType.F16)
+
+
+def test_nothing_said_leaves_the_device_to_the_engine(home: Path) -> None:
+    options = load_options(Settings(), PATH)
+    assert (options.device, options.vram_budget, options.kv_type) == (None, None, KVType.F16)
+    assert options.cache_dir == locations.cache_dir() == home / "tiercel" / "cache"

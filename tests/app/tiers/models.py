@@ -9,6 +9,7 @@ from engine import (
     BlockPlace,
     EngineSnapshot,
     EngineState,
+    GpuFacts,
     ModelInfo,
     Tier,
     TierEvent,
@@ -18,6 +19,15 @@ from engine import (
 
 WARNING = TierEventKind.WARNING
 RATE = 1_400_000_000
+H2D_RATE = 25_000_000_000
+GPU = GpuFacts(
+    number=0,
+    name="NVIDIA RTX 0000",
+    compute_capability="8.6",
+    total_bytes=24_000_000_000,
+    free_bytes=23_000_000_000,
+    driver="580.65.06",
+)
 
 
 def model(layers: int = 32, name: str = "Fake-7B-Instruct") -> ModelInfo:
@@ -83,6 +93,72 @@ def tiers(placed: tuple[BlockPlace, ...] | None = None, **changes: object) -> Ti
         passes=0,
     )
     return replace(snapshot, **changes)  # type: ignore[arg-type]
+
+
+def gpu_tiers(arrived: float = 1.0, *, layers: int = 32, **changes: object) -> TierSnapshot:
+    """A model that a GPU holds, or of which so much has arrived there."""
+    places = blocks(layers)
+    total = sum(block.n_bytes for block in places)
+    there, left = [], total * arrived
+    for index, block in enumerate(places):
+        there.append((index, min(1.0, max(0.0, left / block.n_bytes))))
+        left -= block.n_bytes
+    placed = tuple(
+        replace(block, tier=Tier.VRAM if share == 1 else Tier.NVME)
+        for block, (_, share) in zip(places, there, strict=True)
+    )
+    snapshot = tiers(
+        placed,
+        ram_bytes=0,
+        ring_bytes=0,
+        budget_bytes=0,
+        pass_read_bytes=0,
+        disk_rate=None,
+        predicted_decode_tok_s=None,
+        limited_by="",
+        active=None,
+        in_flight=tuple((index, share) for index, share in there if 0 < share < 1),
+        events=(TierEvent(1_790_000_000.0, "all 69 blocks, 4.58 GB, are in the memory of the GPU"),),
+        vram_bytes=int(total * arrived),
+        vram_used_bytes=6_000_000_000,
+        vram_budget_bytes=20_000_000_000,
+        h2d_bytes=int(total * arrived),
+        h2d_rate=float(H2D_RATE),
+        gpu=GPU,
+    )
+    return replace(snapshot, **changes)  # type: ignore[arg-type]
+
+
+def on_gpu(placed: TierSnapshot | None = None, **changes: object) -> EngineSnapshot:
+    """The engine while a GPU computes a reply."""
+    return snapshot(
+        placed or gpu_tiers(),
+        **{
+            "backend": "cuda sm_86",
+            "backend_reason": "it holds all of the model",
+            "threads": 0,
+            "decode_tok_s": 100.0,
+            **changes,
+        },
+    )
+
+
+def loading_to_gpu(steps: int, *, rate: float = 2e9) -> list[EngineSnapshot]:
+    """Snapshots ten times a second of weights that come to a GPU."""
+    total = sum(block.n_bytes for block in blocks())
+    return [
+        on_gpu(
+            gpu_tiers(min(1.0, step / 10 * rate / total)),
+            state=EngineState.LOADING,
+            load_stage="copying the weights to the GPU",
+            load_progress=min(1.0, step / 10 * rate / total),
+            model=None,
+            decode_tok_s=0.0,
+            seq=step,
+            at=100.0 + step / 10,
+        )
+        for step in range(steps)
+    ]
 
 
 def snapshot(placed: TierSnapshot | None, **changes: object) -> EngineSnapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,18 @@ from app.tiers.report import Limit, TierReport, TierWatch
 from app.tiers.text import as_json, as_lines
 from app.tiers.words import bar_parts, limit_words, moving_words, why_no_map, why_there
 from engine import EngineSnapshot, EngineState, Tier, TierEvent
-from tests.app.tiers.models import RATE, blocks, model, running, snapshot, tiers
+from tests.app.tiers.models import (
+    H2D_RATE,
+    RATE,
+    blocks,
+    gpu_tiers,
+    loading_to_gpu,
+    model,
+    on_gpu,
+    running,
+    snapshot,
+    tiers,
+)
 
 
 def watched(snapshots: list[EngineSnapshot]) -> TierReport:
@@ -89,9 +101,86 @@ def test_cells_say_what_happens_to_blocks() -> None:
     assert (report.cells[moving].activity, report.cells[moving].eighths) == (Activity.MOVING, 4)
     assert [each.index for each in report.link.moving] == [moving]
     assert "62%" in why_there(report, moving)
-    assert "62%" in moving_words(report)
+    assert "62%" in moving_words(report, report.link)
     others = set(range(len(placed.blocks))) - {placed.active, staged, moving}
     assert all(report.cells[i].activity is Activity.STILL for i in others)
+
+
+# -- on a GPU
+
+
+def test_what_a_gpu_holds_is_a_tier_of_its_own_with_budget_and_card() -> None:
+    placed = gpu_tiers()
+    report = TierWatch().feed(on_gpu(placed))
+    vram, nvme = report.tiers  # no memory is granted to this model: it has no bar
+    assert (vram.tier, nvme.tier) == (Tier.VRAM, Tier.NVME)
+    assert (vram.letter, vram.blocks, nvme.blocks) == ("V", len(placed.blocks), 0)
+    assert (vram.used, vram.total, vram.whole) == (6_000_000_000, 20_000_000_000, 24_000_000_000)
+    assert {one.glyph for one in report.cells} == {"V"}
+    assert report.hit_rate == 1
+    assert why_there(report, 3) == "stays in video memory: the GPU finds it there in every pass"
+
+
+def test_the_bar_of_a_gpu_shows_use_budget_and_card_without_colour() -> None:
+    vram = TierWatch().feed(on_gpu()).tiers[0]
+    assert bar_parts(vram, 24) == ("█" * 6, "", "░" * 14, "·" * 4)
+    assert "".join(bar_parts(replace(vram, used=30_000_000_000), 8)) == "█" * 8
+    for width in range(1, 60):
+        assert len("".join(bar_parts(vram, width))) == width
+
+
+def test_without_a_gpu_nothing_speaks_of_one() -> None:
+    report = TierWatch().feed(snapshot(tiers()))
+    assert report.copies is None
+    assert [total.tier for total in report.tiers] == [Tier.RAM, Tier.NVME]
+    assert all(bar_parts(total, 20).beyond == "" for total in report.tiers)
+    told = "\n".join([*as_lines(report, 100), json.dumps(as_json(report)["links"])]).lower()
+    assert "vram" not in told
+    assert as_json(report)["gpu"] is None
+
+
+def test_while_a_model_comes_to_the_gpu_blocks_and_bytes_are_on_their_way() -> None:
+    report = watched(loading_to_gpu(12))
+    assert why_no_map(report) == ""
+    assert report.copies is not None
+    assert report.copies.rate == pytest.approx(2e9, rel=0.01)
+    assert report.copies.ceiling == H2D_RATE
+    (moving,) = report.copies.moving
+    assert report.cells[moving.index].activity is Activity.MOVING
+    assert report.link.moving == ()
+    assert why_there(report, moving.index).startswith("on its way to the GPU: ")
+    assert {one.letter for one in report.cells} == {"V", "N"}
+    text = "\n".join(as_lines(report, 100))
+    assert "RAM->VRAM" in text
+    assert "2.00/25.00 GB/s" in text
+    (disk, link) = as_json(report)["links"]  # type: ignore[misc]
+    assert (disk["to"], link["from"], link["to"]) == ("ram", "ram", "vram")  # type: ignore[index]
+    assert link["h2d_bytes"] == pytest.approx(2e9 * 1.1, rel=0.01)  # type: ignore[index]
+
+
+def test_a_gpu_at_rest_copies_nothing() -> None:
+    arrived = on_gpu(state=EngineState.READY, at=103.0, seq=99)
+    report = watched([*loading_to_gpu(12), arrived])
+    assert report.copies is not None
+    assert (report.copies.rate, report.copies.moving) == (0.0, ())
+
+
+def test_the_text_names_the_gpu_and_the_reason() -> None:
+    report = TierWatch().feed(on_gpu())
+    lines = as_lines(report, 120)
+    assert lines[0].endswith("cuda sm_86")
+    assert lines[1] == (
+        "NVIDIA RTX 0000, compute capability 8.6, 24.0 GB, driver 580.65.06; it holds all of the model"
+    )
+    assert lines[2].startswith("V VRAM ")
+    assert lines[2].endswith("6.00/20.00 GB 69V")
+    assert "V vram R ram" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("limited_by", ["video memory bandwidth", "the GPU", "the link to the GPU"])
+def test_what_limits_a_gpu_is_told_as_it_is_planned(limited_by: str) -> None:
+    ready = on_gpu(gpu_tiers(limited_by=limited_by), state=EngineState.READY)
+    assert limit_words(TierWatch().feed(ready)) == f"{limited_by}, by plan"
 
 
 def test_the_same_snapshot_gives_the_same_report() -> None:
@@ -240,6 +329,8 @@ def test_json_has_the_promised_keys() -> None:
         "state",
         "model",
         "backend",
+        "backend_reason",
+        "gpu",
         "reason",
         "tiers",
         "blocks",

@@ -22,8 +22,17 @@ from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
 from app.widgets.tier_panel import TierPanel, TierStrip
-from engine import EngineSnapshot, EngineState, TierEvent, TierEventKind
-from tests.app.tiers.models import blocks, model, running, snapshot, tiers
+from engine import EngineSnapshot, EngineState, Tier, TierEvent, TierEventKind
+from tests.app.tiers.models import (
+    blocks,
+    gpu_tiers,
+    loading_to_gpu,
+    model,
+    on_gpu,
+    running,
+    snapshot,
+    tiers,
+)
 
 REPLY = running(60)
 
@@ -238,6 +247,87 @@ async def test_events_are_filtered_and_their_escapes_shown() -> None:
         assert "3 earlier events are gone" in text
 
 
+# -- on a GPU
+
+
+@pytest.mark.parametrize("width", [20, 37, 80, 120])
+async def test_with_a_gpu_no_line_is_longer_than_the_width(width: int) -> None:
+    report = TierWatch().feed(loading_to_gpu(8)[-1])
+    widgets = (TierBars(detailed=True), TierMap(widest_cell=5), TierMap("strip"), Lanes())
+    async with hosted(*widgets, size=(width, 120)) as pilot:
+        for widget in widgets:
+            widget.show(report)
+        await pilot.pause()
+        for widget in widgets:
+            for y in range(widget.size.height):
+                assert widget.render_line(y).cell_length <= width
+        bars, _, strip, lanes = widgets
+        assert (bars.size.height, strip.size.height, lanes.size.height) == (2, 1, 7)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (120, 24)])
+async def test_the_panel_shows_the_gpu_while_a_model_comes_and_when_it_is_there(
+    size: tuple[int, int],
+) -> None:
+    panel = TierPanel()
+    async with hosted(panel, size=size) as pilot:
+        panel.show(snapshot(tiers()), 100.0)
+        await pilot.pause()
+        assert "VRAM" not in "\n".join(seen(pilot))
+        for each in loading_to_gpu(12):
+            panel.show(each, each.at)
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        for words in ("◐ loading", "VRAM", "6.00/20.00 GB", "RAM→VRAM", "2.00/25.00 GB/s", "V vram", "↑"):
+            assert words in text
+        panel.show(on_gpu(at=103.0), 103.0)
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        assert "● live" in text
+        assert "69V" in text
+        assert "idle" in text  # the link
+
+
+@pytest.mark.parametrize("width", [40, 80])
+async def test_the_strip_tells_what_the_gpu_holds(width: int) -> None:
+    strip = TierStrip()
+    async with hosted(strip, size=(width, 24)) as pilot:
+        for each in loading_to_gpu(8):
+            strip.show(each, each.at)
+        await pilot.pause()
+        lines = seen(pilot)[:2]
+        assert "V 6.00/20.00 GB" in lines[1]
+        assert ("r→v 2.00 GB/s" in lines[1]) == (width >= 80)
+        assert {"V", "N"} <= set(lines[0])
+
+
+async def test_a_gpu_reads_without_colour_in_the_colours_of_the_terminal() -> None:
+    tier_map = TierMap()
+    async with hosted(tier_map, size=(60, 30), theme="terminal") as pilot:
+        tier_map.show(TierWatch().feed(loading_to_gpu(8)[-1]))
+        await pilot.pause()
+        text = "".join(drawn(tier_map))
+        assert {"V", "N"} <= set(text)
+        for segment in tier_map.render_line(1):
+            style = segment.style
+            assert style is not None
+            assert not segment.text.strip() or style.reverse or style.color != style.bgcolor
+
+
+async def test_folded_cells_of_memory_and_gpu_have_a_colour_of_their_own() -> None:
+    places = tuple(
+        replace(block, tier=Tier.RAM if block.kind == "feed_forward" else Tier.VRAM)
+        for block in gpu_tiers(layers=126).blocks
+    )
+    strip = TierMap("strip")
+    async with hosted(strip, size=(60, 10)) as pilot:
+        strip.show(TierWatch().feed(on_gpu(gpu_tiers(blocks=places))))
+        await pilot.pause()
+        assert "r" in drawn(strip)[0]
+        styles = {segment.style for segment in strip.render_line(0) if "r" in segment.text}
+        assert styles == {strip.get_component_rich_style("tier-map--mixed-vram")}
+
+
 # -- the screen
 
 
@@ -288,6 +378,18 @@ async def test_the_cursor_walks_over_all_blocks_and_tells_about_each() -> None:
         assert tier_map.chosen == len(blocks()) - 1
         await pilot.press("k", "k", "h", "up", "up", "up", "up")
         assert tier_map.chosen == 1
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_screen_names_the_gpu_and_why_it_computes(size: tuple[int, int]) -> None:
+    shown = now(on_gpu())
+    async with screened(size, lambda: shown) as pilot:
+        text = " ".join("\n".join(seen(pilot)).replace("│", " ").split())
+        assert "NVIDIA RTX 0000, compute capability 8.6" in text
+        assert "it holds all of the model" in text
+        assert "V vram" in text
+        assert ("card 24.00 GB" in text) == (size[0] >= 100)
+        assert "stays in video memory" in text
 
 
 async def test_sideways_the_cursor_goes_on_in_the_next_run() -> None:

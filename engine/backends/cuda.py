@@ -1,0 +1,272 @@
+"""The model on a GPU that holds all of it: hidden states and logits stay there, the next step begins early.
+
+Knows which pass a row of hidden states or logits belongs to, and when a step that was begun ahead is the one
+that is asked for. What a pass computes is the business of `cuda_step` and `cuda_prompt`.
+
+The host's work for a reply costs no time, because the GPU has work meanwhile: when an id is drawn, the step
+that follows it is put on the GPU before the id is known here. `layers` then finds its step under way. Where
+another id or another position comes, that step was in vain: what it wrote lies where the next pass writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from engine import errors
+from engine.backends.base import Float32Array, TokenIds
+from engine.backends.cuda_attention import DeviceKV
+from engine.backends.cuda_model import DeviceModel
+from engine.cancel import CancelToken
+from engine.config import SamplingParams
+from engine.errors import CancelledError
+from engine.kv_cache import KVCache
+from engine.logits import DrawRequest, Penalties, checked
+from engine.tiers.vram import VramWeights
+from kernels.cuda.device import Array, Device, Event, Kernel
+from kernels.cuda.sampling import MOST_IDS, begin_step, continue_step
+from kernels.errors import DeviceError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _told(call: Callable[P, R]) -> Callable[P, R]:
+    """Turn what the GPU refuses or fails at into the engine's own error."""
+
+    @wraps(call)
+    def calling(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except DeviceError as error:
+            raise errors.DeviceError(
+                f"the GPU failed: {error}; load the model again, or let the CPU compute (--device cpu)"
+            ) from error
+
+    return calling
+
+
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """What one call of `layers` computed."""
+
+    token_ids: TokenIds
+    end: int = 0
+    """Position after it."""
+    states: Array | None = None
+    """[T, D] f32; None where the logits of its rows are there instead."""
+
+
+class DeviceHidden:
+    """Rows of the hidden states of one pass; they hold until the next one."""
+
+    def __init__(self, of: _Pass, first: int, last: int) -> None:
+        """Rows first..last-1."""
+        self.of, self.first, self.last = of, first, last
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return self.last - self.first
+
+    def __getitem__(self, rows: slice) -> DeviceHidden:
+        """Some of them, next to each other."""
+        first, last, _ = rows.indices(len(self))
+        return DeviceHidden(self.of, self.first + first, self.first + max(first, last))
+
+
+class DeviceLogits:
+    """`Logits` [V] after one row of hidden states; they hold until the next pass."""
+
+    def __init__(self, backend: CudaBackend, x: DeviceHidden, row: int) -> None:
+        """Row `row` of the backend's logits belongs to the last row of x."""
+        self._backend, self._x, self._row = backend, x, row
+
+    def all(self) -> Float32Array:
+        """Give them on the host. Raises KernelError when they are not numbers."""
+        return self._backend.read(self._x, self._row)
+
+    def draw(self, request: DrawRequest) -> int | None:
+        """Draw an id, and begin the step that follows it; None where the kernels cannot."""
+        return self._backend.draw(self._x, self._row, request)
+
+
+class _Ahead(NamedTuple):
+    """A step that was begun before it was asked for."""
+
+    token_id: int
+    position: int
+    kv: DeviceKV
+
+
+class GpuTimes:
+    """What steps and draws took on the GPU."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.spans: list[tuple[Event, Event]] = []
+        """Before and after each, in order; `end.since(start)` waits and tells the seconds."""
+
+
+class CudaBackend:
+    """`Backend` over kernels/cuda, for models that are in the GPU's memory whole."""
+
+    threads = 0
+    """Of the CPU none."""
+
+    def __init__(self, device: Device, model: DeviceModel, tiers: VramWeights, reason: str) -> None:
+        """Compute `model`, whose weights `tiers` has filled."""
+        self.name = f"cuda sm_{device.compute_capability}"
+        self.reason = reason
+        self.tiers = tiers
+        self.device, self._model = device, model
+        self._new_kv: DeviceKV | None = model.kv
+        """Reserved with the rest, for the first who asks."""
+        self._pass: _Pass | None = None
+        """The last one, as long as its rows are there."""
+        self._kv = model.kv
+        """Of the last pass."""
+        self._ahead: _Ahead | None = None
+        self._times: GpuTimes | None = None
+        """None while nobody asks."""
+
+    @_told
+    def new_kv(self, max_context: int) -> DeviceKV:
+        """Reserve a cache for this many positions. Raises MemoryError."""
+        kv, self._new_kv = self._new_kv, None
+        if kv is not None and kv.max_context == max_context:
+            return kv
+        return self._model.attention.new_kv(max_context)
+
+    def embed(self, token_ids: TokenIds) -> DeviceHidden:
+        """Take the ids, [T]; they are looked up on the GPU when their pass runs."""
+        return DeviceHidden(_Pass(token_ids), 0, len(token_ids))
+
+    @_told
+    def layers(
+        self, first: int, last: int, x: DeviceHidden, start_pos: int, kv: DeviceKV, cancel: CancelToken
+    ) -> None:
+        """Run all layers over x, see `Backend.layers`; runs of fewer are not supported."""
+        model, ids = self._model, x.of.token_ids
+        if (first, last) != (0, model.n_layers):
+            raise ValueError(f"layers {first} to {last} of {model.n_layers}: on a GPU all run together")
+        if cancel.cancelled:
+            raise CancelledError("stopped")
+        ahead, self._ahead, self._pass = self._ahead, None, None
+        self.tiers.count_pass()
+        x.of.end = start_pos + len(ids)
+        if len(ids) > MOST_IDS:
+            begin_step(self.device, model.state, start_pos, ids[:1].tolist())
+            assert model.prompt is not None, "chunks are no longer than planned for"
+            x.of.states = model.prompt.run(ids, kv, cancel)
+        elif len(ids) > 1 or ahead != _Ahead(int(ids[0]), start_pos, kv):
+            begin_step(self.device, model.state, start_pos, ids.tolist())
+            with self._timed():
+                model.step.run(len(ids), kv)
+        self._pass, self._kv = x.of, kv
+
+    @_told
+    def head(self, x: DeviceHidden, cancel: CancelToken) -> Float32Array:
+        """Final norm and output projection, [R, D] -> [R, V]."""
+        self._check_present(x)
+        step = self._model.step
+        if x.of.states is None:
+            return self._download(step.logits[x.first : x.last])
+        parts = []
+        for first in range(x.first, x.last, MOST_IDS):
+            if cancel.cancelled:
+                raise CancelledError("stopped")
+            rows = x.of.states[first : min(first + MOST_IDS, x.last)]
+            step.head(rows)
+            parts.append(self._download(step.logits[: rows.shape[0]]))
+        return np.concatenate(parts)
+
+    @_told
+    def next_logits(self, x: DeviceHidden, cancel: CancelToken) -> DeviceLogits:
+        """Logits [V] of the last row of x; they stay on the GPU."""
+        self._check_present(x)
+        if x.of.states is None:
+            return DeviceLogits(self, x, x.last - 1)
+        self._model.step.head(x.of.states[x.last - 1 : x.last])
+        return DeviceLogits(self, x, 0)
+
+    def close(self) -> None:
+        """Let go of everything on the GPU; the backend cannot be used afterwards."""
+        if "_model" in self.__dict__:
+            self.device.synchronize()
+        for name in ("_model", "_new_kv", "_kv", "_pass", "_ahead"):
+            self.__dict__.pop(name, None)
+        self.tiers.close()
+
+    # -- for the benchmark
+
+    @contextmanager
+    def timed(self) -> Iterator[GpuTimes]:
+        """Have steps and draws timed on the GPU meanwhile; passes of prompts are not."""
+        self._times = GpuTimes()
+        try:
+            yield self._times
+        finally:
+            self._times = None
+
+    def step_launches(self, kv: KVCache, start_pos: int) -> list[tuple[Kernel, Callable[[], None]]]:
+        """One step from that position on, to the drawn id: each kernel, and what launches it."""
+        assert isinstance(kv, DeviceKV), "it came from `new_kv`"
+        model = self._model
+        begin_step(self.device, model.state, start_pos, [0])
+        greedy = DrawRequest(SamplingParams(temperature=0), Penalties(_NO_IDS, _NO_IDS), 0.0)
+        launches = [*model.step.launches(1, kv), *model.drawing.launches(model.step.logits[0], greedy)]
+        return [(launch.kernel, partial(launch.on, self.device)) for launch in launches]
+
+    # -- for `DeviceLogits`
+
+    @_told
+    def read(self, x: DeviceHidden, row: int) -> Float32Array:
+        """Logits [V] in that row, which belong to the last of x."""
+        self._check_present(x)
+        return checked(self._download(self._model.step.logits[row]))
+
+    @_told
+    def draw(self, x: DeviceHidden, row: int, request: DrawRequest) -> int | None:
+        """Draw from the logits in that row, which belong to the last of x."""
+        self._check_present(x)
+        model, position = self._model, x.of.end - (len(x.of.token_ids) - x.last)
+        if not model.drawing.possible(request):
+            return None
+        self._pass = None  # the step that follows writes where its logits are
+        with self._timed():
+            drawn = model.drawing.begin(model.step.logits[row], request)
+        has_room = position < self._kv.max_context
+        if has_room:
+            with self._timed():
+                continue_step(self.device, model.state, position)
+                model.step.run(1, self._kv)
+        token_id = model.drawing.finish(drawn)
+        if has_room:
+            self._ahead = _Ahead(token_id, position, self._kv)
+        return token_id
+
+    def _check_present(self, x: DeviceHidden) -> None:
+        if x.of is not self._pass:
+            raise RuntimeError("these rows were computed in an earlier pass and are no longer there")
+
+    def _download(self, array: Array) -> Float32Array:
+        host: Float32Array = self.device.download(array)
+        return host
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Measure what is put on the GPU meanwhile, where somebody asks."""
+        if self._times is None:
+            yield
+            return
+        start = self.device.record(timing=True)
+        yield
+        self._times.spans.append((start, self.device.record(timing=True)))
+
+
+_NO_IDS = np.empty(0, np.int32)

@@ -1,0 +1,144 @@
+"""Attention of a model on the GPU: the cache, the rotations, and which kernels a layer takes.
+
+Knows windows, rotations and norms of each layer; how keys and values lie is the business of
+kernels/cuda/attention.py. Called by `cuda_step` and `cuda_prompt`, with what the product of query, key and
+value gave.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from engine.architectures import RopePairing
+from engine.backends.cuda_weights import LayerWeights
+from engine.config import KVType, Precision
+from engine.model_config import ModelConfig, RopeConfig
+from engine.rope import rope_tables
+from kernels.cuda import attention
+from kernels.cuda.attention import HeadNorms, KVLayout, Rotation
+from kernels.cuda.device import Array, Device
+from kernels.cuda.norms import Rounded
+from kernels.cuda.sampling import MOST_IDS
+
+
+class DeviceKV:
+    """`KVCache` on a GPU, and what attention to it takes beside it."""
+
+    def __init__(self, device: Device, config: ModelConfig, layout: KVLayout, most_tokens: int) -> None:
+        """Reserve memory for passes of up to `most_tokens`. Raises DeviceMemoryError."""
+        self.max_context = layout.max_context
+        self.n_bytes = layout.n_bytes
+        self.memory = attention.kv_memory(device, layout)
+        self.queries = attention.queries(device, layout, max(MOST_IDS, most_tokens), config.n_heads)
+        self.scratch = attention.step_scratch(device, layout, config.n_heads)
+        self.rotation = _rotation(device, config.rope, layout.max_context)
+        self.local_rotation = (
+            self.rotation
+            if config.local_rope == config.rope
+            else _rotation(device, config.local_rope, layout.max_context)
+        )
+
+
+class Attention:
+    """Attention of every layer of one model."""
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        precision: Precision,
+        kv_type: KVType,
+        state: Array,
+        most_tokens: int,
+    ) -> None:
+        """For passes of up to `most_tokens`; `state` is as in kernels/cuda/sampling.py."""
+        self._device, self._config, self._state, self._most_tokens = device, config, state, most_tokens
+        self._floats = precision is Precision.FLOAT
+        self._kv_type = attention.KVType.F32 if self._floats else attention.KVType[kv_type.name]
+
+    def on(self, device: Device) -> Attention:
+        """The same, launching on another device."""
+        other = copy(self)
+        other._device = device
+        return other
+
+    def new_kv(self, max_context: int) -> DeviceKV:
+        """Reserve a cache. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
+        c = self._config
+        layout = KVLayout(self._kv_type, c.n_layers, c.n_kv_heads, c.head_dim, max_context)
+        return DeviceKV(self._device, c, layout, self._most_tokens)
+
+    def step(
+        self,
+        index: int,
+        layer: LayerWeights,
+        qkv: Array,
+        kv: DeviceKV,
+        *,
+        rounded: Rounded | None,
+        floats: Array | None,
+    ) -> None:
+        """Attention of up to 8 tokens: qkv [T, (H + 2 KV) * E] f32 -> [T, H * E] in the forms given."""
+        q = self._append(index, layer, qkv, None, kv)
+        if self._floats:
+            self._attend_float(index, q, kv, floats)
+            return
+        attention.attend_step(
+            self._device,
+            q,
+            kv.memory,
+            index,
+            self._state,
+            kv.scratch,
+            window=self._config.window(index),
+            rounded=rounded,
+            floats=floats,
+        )
+
+    def prompt(
+        self, index: int, layer: LayerWeights, qkv: Array, scale: Array | None, kv: DeviceKV, out: Array
+    ) -> None:
+        """The same for many tokens: qkv times scale [T] -> out [T, H * E], f16 in the fast precision."""
+        q = self._append(index, layer, qkv, scale, kv)
+        if self._floats:
+            self._attend_float(index, q, kv, out)
+            return
+        window = self._config.window(index)
+        attention.attend_prompt(self._device, q, kv.memory, index, self._state, window=window, halves=out)
+
+    def _append(
+        self, index: int, layer: LayerWeights, qkv: Array, scale: Array | None, kv: DeviceKV
+    ) -> Array:
+        """Put keys and values into the cache -> queries."""
+        c, q = self._config, kv.queries[: qkv.shape[0]]
+        norms = None
+        if layer.attn_q_norm is not None and layer.attn_k_norm is not None:
+            norms = HeadNorms(layer.attn_q_norm, layer.attn_k_norm, c.rms_eps)
+        attention.append(
+            self._device,
+            qkv,
+            q,
+            kv.memory,
+            index,
+            self._state,
+            kv.local_rotation if c.windowed[index] else kv.rotation,
+            c.query_scale,
+            row_scale=scale,
+            norms=norms,
+        )
+        return q
+
+    def _attend_float(self, index: int, q: Array, kv: DeviceKV, out: Array | None) -> None:
+        assert out is not None, "in float precision all input of products is floats"
+        window = self._config.window(index)
+        attention.attend_float(self._device, q, kv.memory, index, self._state, out, window=window)
+
+
+def _rotation(device: Device, rope: RopeConfig, n_positions: int) -> Rotation:
+    cosines, sines = rope_tables(rope, 0, n_positions)
+    neox = rope.pairing is RopePairing.NEOX
+    return Rotation(
+        device.upload(np.ascontiguousarray(cosines)), device.upload(np.ascontiguousarray(sines)), neox
+    )

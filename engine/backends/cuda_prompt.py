@@ -1,0 +1,195 @@
+"""A pass of many tokens on the GPU: each matrix is expanded, a piece at a time, and multiplied by cuBLAS.
+
+Knows the order of the kernels in a layer; what a layer computes is said in `numpy_backend`. Activations are
+half floats in the fast precision, every row scaled by a power of two that the kernel behind the product takes
+out again, and float32 in the exact one.
+
+Letters: T tokens, D hidden size, F inner size of the feed-forward layer, K columns of a matrix.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.backends.base import TokenIds
+from engine.backends.cuda_attention import Attention, DeviceKV
+from engine.backends.cuda_weights import ACTIVATIONS, DeviceWeights, LayerWeights, Projection
+from engine.cancel import CancelToken
+from engine.config import Precision
+from engine.errors import CancelledError
+from engine.model_config import ModelConfig
+from kernels.cuda.device import Array, Device, Event
+from kernels.cuda.matrices import dequantize, embedding
+from kernels.cuda.norms import Half, add_norm, gated
+
+EXPANDED_BYTES = 256 << 20
+"""Of a matrix that is expanded at a time: the largest of an 8B model, in half floats, is one piece."""
+_LAYERS_AHEAD = 2
+"""That the host may be ahead of the GPU: so many still run after a cancel."""
+
+
+class Rows(NamedTuple):
+    """Input of products, a row for each token."""
+
+    values: Array
+    """[T, K] f16 in the fast precision, else f32."""
+    scale: Array | None
+    """[T] f32: what a row's products are to be multiplied with; None is 1."""
+
+    @property
+    def half(self) -> Half | None:
+        """As half floats with a scale."""
+        return None if self.scale is None else Half(self.values, self.scale)
+
+    @property
+    def floats(self) -> Array | None:
+        """As float32."""
+        return self.values if self.scale is None else None
+
+
+class _Update(NamedTuple):
+    """What the next norm first adds to the hidden states."""
+
+    values: Array
+    """[T, D] f32"""
+    scale: Array | None
+    post_norm: Array | None
+    """What it is normed with before."""
+
+
+class Prompt:
+    """Passes of up to `chunk` tokens through one model."""
+
+    def __init__(
+        self,
+        device: Device,
+        weights: DeviceWeights,
+        config: ModelConfig,
+        precision: Precision,
+        attention: Attention,
+        chunk: int,
+    ) -> None:
+        """Reserve memory."""
+        c = config
+        self._device, self._weights, self._config, self._attention = device, weights, config, attention
+        halves = precision is Precision.FAST
+        kind = np.dtype(np.float16 if halves else np.float32)
+        matrices = [matrix for layer in weights.layers for matrix in layer.matrices]
+        largest = max(matrix.n_rows * matrix.n_columns for matrix in matrices)
+        widest = max(matrix.n_columns for matrix in matrices)
+        self._x = device.empty((chunk, c.hidden_size), np.float32)
+        self._update = device.empty((chunk, c.hidden_size), np.float32)
+        self._wide = device.empty(chunk * max(weights.layers[0].qkv.n_rows, 2 * c.ffn_size), np.float32)
+        """First query, key and value, then gate and up."""
+        self._rows = device.empty(chunk * widest, kind)
+        """The input of the product that is next."""
+        self._scales = device.empty((2, chunk), np.float32) if halves else None
+        """Of norms and of what gating gives: its kernel reads one and writes the other."""
+        self._expanded = device.empty(min(largest, max(widest, EXPANDED_BYTES // kind.itemsize)), kind)
+        self._ids = device.empty(chunk, np.int32)
+        self._host_ids = device.pinned(4 * chunk).view(np.int32)
+        self._ids_copied: Event | None = None
+
+    def run(self, token_ids: TokenIds, kv: DeviceKV, cancel: CancelToken) -> Array:
+        """Run ids from the position in the state on through all layers -> hidden states [T, D] f32.
+
+        They hold until the next call. Raises CancelledError.
+        """
+        x = self._embed(token_ids)
+        update: _Update | None = None
+        running: deque[Event] = deque()
+        for index, layer in enumerate(self._weights.layers):
+            if cancel.cancelled:
+                raise CancelledError("stopped")
+            update = self._attend(index, layer, x, update, kv)
+            update = self._feed_forward(layer, x, update)
+            running.append(self._device.record())
+            if len(running) > _LAYERS_AHEAD:
+                running.popleft().wait()
+        self._add(x, update, None, None)
+        return x
+
+    def _embed(self, token_ids: TokenIds) -> Array:
+        n_tokens = len(token_ids)
+        if self._ids_copied is not None:
+            self._ids_copied.wait()
+        self._host_ids[:n_tokens] = token_ids
+        self._device.copy_async(self._ids[:n_tokens], self._host_ids[:n_tokens])
+        self._ids_copied = self._device.record()
+        x = self._x[:n_tokens]
+        table, scale = self._weights.embedding, self._config.embedding_scale
+        embedding(self._device, self._ids[:n_tokens], table, scale, x)
+        return x
+
+    def _attend(
+        self, index: int, layer: LayerWeights, x: Array, update: _Update | None, kv: DeviceKV
+    ) -> _Update:
+        normed = self._norm(x, update, layer.attn_norm)
+        qkv = self._project(layer.qkv, normed)
+        c = self._config
+        mixed = Rows(self._values(qkv.shape[0], c.n_heads * c.head_dim), None)
+        self._attention.prompt(index, layer, qkv, normed.scale, kv, mixed.values)
+        return self._updated(layer.attn_output, mixed, layer.post_attention_norm)
+
+    def _feed_forward(self, layer: LayerWeights, x: Array, update: _Update) -> _Update:
+        normed = self._norm(x, update, layer.ffn_norm)
+        gate_up = self._project(layer.gate_up, normed)
+        inner = self._input(1, gate_up.shape[0], self._config.ffn_size)
+        activation = ACTIVATIONS[self._config.activation]
+        gated(self._device, gate_up, activation, scale=normed.scale, half=inner.half, floats=inner.floats)
+        return self._updated(layer.ffn_down, inner, layer.post_ffw_norm)
+
+    def _norm(self, x: Array, update: _Update | None, weight: Array) -> Rows:
+        normed = self._input(0, *x.shape)
+        self._add(x, update, weight, normed)
+        return normed
+
+    def _updated(self, projection: Projection, x: Rows, post_norm: Array | None) -> _Update:
+        update = self._update[: x.values.shape[0]]
+        self._multiply(projection, x, update)
+        return _Update(update, x.scale, post_norm)
+
+    def _add(self, x: Array, update: _Update | None, weight: Array | None, normed: Rows | None) -> None:
+        """Add the update to x, and write its norm where one is wanted."""
+        add_norm(
+            self._device,
+            x,
+            weight,
+            self._config.rms_eps,
+            update=None if update is None else update.values,
+            update_scale=None if update is None else update.scale,
+            post_weight=None if update is None else update.post_norm,
+            half=None if normed is None else normed.half,
+            floats=None if normed is None else normed.floats,
+        )
+
+    def _input(self, which: int, n_tokens: int, n_columns: int) -> Rows:
+        """Memory for the input of the next product, with the first or the second scale."""
+        scale = None if self._scales is None else self._scales[which][:n_tokens]
+        return Rows(self._values(n_tokens, n_columns), scale)
+
+    def _values(self, n_tokens: int, n_columns: int) -> Array:
+        return self._rows[: n_tokens * n_columns].reshape(n_tokens, n_columns)
+
+    def _project(self, projection: Projection, x: Rows) -> Array:
+        """The product in memory that the next one uses again."""
+        n_tokens, n_rows = x.values.shape[0], projection.n_rows
+        out = self._wide[: n_tokens * n_rows].reshape(n_tokens, n_rows)
+        self._multiply(projection, x, out)
+        return out
+
+    def _multiply(self, projection: Projection, x: Rows, out: Array) -> None:
+        """x [T, K] times every matrix -> out [T, rows of all], to be multiplied with the scale of x."""
+        multiply = self._device.matmul_float if self._scales is None else self._device.matmul_half
+        column = 0
+        for matrix in projection.matrices:
+            most = self._expanded.shape[0] // matrix.n_columns
+            for first in range(0, matrix.n_rows, most):
+                n_rows = min(most, matrix.n_rows - first)
+                expanded = self._expanded[: n_rows * matrix.n_columns].reshape(n_rows, matrix.n_columns)
+                dequantize(self._device, matrix, first, n_rows, expanded)
+                multiply(x.values, expanded, out[:, column : column + n_rows], accumulate=False)
+                column += n_rows

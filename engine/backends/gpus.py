@@ -1,0 +1,82 @@
+"""Which GPUs there are, and opening one.
+
+Knows how people name a device; puts the driver's and CuPy's words into the engine's errors. CuPy is imported
+when a GPU is opened, and not before. Called by `select`, and by commands that measure a GPU without a model.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.errors import DeviceError
+from engine.events import GpuFacts
+from kernels import errors as kernel_errors
+from kernels.cuda.devices import DeviceFacts, NoDevice, devices
+
+if TYPE_CHECKING:
+    from kernels.cuda.cuda_device import CudaDevice
+
+CPU = "cpu"
+_NAMED = re.compile(r"cuda(?::([0-9]{1,4}))?")
+
+
+class GpuSearch(NamedTuple):
+    """The GPUs that can compute."""
+
+    devices: tuple[GpuFacts, ...]
+    reason: str
+    """Why there is none, and what to do, in one line; empty where there are some."""
+    has_driver: bool
+    """False on a machine without NVIDIA's driver: nothing is amiss there."""
+
+
+def find_gpus() -> GpuSearch:
+    """Look for GPUs, without taking memory on them. Raises nothing."""
+    found = devices()
+    if isinstance(found, NoDevice):
+        return GpuSearch((), found.reason, found.has_driver)
+    return GpuSearch(tuple(map(_facts, found)), "", True)
+
+
+def choose_gpu(device: str | None, found: GpuSearch) -> GpuFacts:
+    """The GPU that `device` names; None and "cuda" are the first. Raises DeviceError if it is not there."""
+    match = _NAMED.fullmatch(device or "cuda")
+    if match is None:
+        raise DeviceError(f"{device!r} is no device: give cpu, cuda, or cuda:1 for the second GPU")
+    if not found.devices:
+        raise DeviceError(f"no GPU can be used: {found.reason}")
+    if match[1] is None:
+        return found.devices[0]
+    for facts in found.devices:
+        if facts.number == int(match[1]):
+            return facts
+    present = ", ".join(f"cuda:{facts.number} ({facts.name})" for facts in found.devices)
+    raise DeviceError(f"there is no {device} that can be used, only {present}: choose another device")
+
+
+def open_gpu(device: str | None, cache_dir: Path | None) -> tuple[CudaDevice, GpuFacts]:
+    """Open the GPU that `device` names, None being the first, in this thread, which alone may use it.
+
+    Compiled kernels are kept in `cache_dir`. Raises DeviceError.
+    """
+    facts = choose_gpu(device, find_gpus())
+    try:
+        from kernels.cuda.cuda_device import CudaDevice
+
+        return CudaDevice(facts.number, cache_dir), facts
+    except (kernel_errors.DeviceError, ImportError) as error:
+        raise DeviceError(f"{facts.name} cannot be used: {error}") from error
+
+
+def _facts(found: DeviceFacts) -> GpuFacts:
+    major, minor = divmod(found.compute_capability, 10)
+    return GpuFacts(
+        number=found.ordinal,
+        name=found.name,
+        compute_capability=f"{major}.{minor}",
+        total_bytes=found.total_bytes,
+        free_bytes=found.free_bytes,
+        driver=found.driver,
+    )

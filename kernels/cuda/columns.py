@@ -1,0 +1,45 @@
+"""Products of a quantised matrix with several tokens at once, on the integer tensor cores (gemv_columns.cu).
+
+Knows that one kernel and its grid; products.py checks sizes and decides what comes here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernels.cuda.device import Array, Device, Kernel
+from kernels.cuda.launch_settings import MOST_SIDE_BY_SIDE, ColumnsSettings
+from kernels.cuda.matrices import DeviceMatrix
+from kernels.cuda.norms import Rounded
+
+LEAST_ROWS = 16
+"""Rows that `out` has at least: a tile of the tensor cores."""
+
+_GATED = ("GATED_SILU", "GATED_GELU")
+
+
+def launch(
+    device: Device, matrix: DeviceMatrix, x: Rounded, out: Array, epilogue: str, chosen: ColumnsSettings
+) -> None:
+    """The product with T = 1 to 8 tokens, with these very settings; `epilogue` is one of epilogue.cuh.
+
+    `out` is f32 [T, outputs], its rows any stride apart: at least 16 * tiles outputs, 16 when gated.
+    """
+    n_tokens, n_outputs = out.shape
+    kernel = Kernel.of(
+        "gemv_columns.cu",
+        "gemv_columns",
+        FORMAT=matrix.quant_type.name,
+        WIDTH=matrix.n_columns,
+        COLUMNS=MOST_SIDE_BY_SIDE if n_tokens <= MOST_SIDE_BY_SIDE else 8,
+        EPILOGUE=epilogue,
+        TILES=chosen.tiles,
+        SPLIT=chosen.split,
+        WARPS=chosen.warps,
+        DEPTH=chosen.depth,
+    )
+    rows_of_group = LEAST_ROWS * (chosen.tiles // 2 if epilogue in _GATED else chosen.tiles)
+    groups_of_block = chosen.warps // chosen.split
+    grid = -(-n_outputs // (rows_of_group * groups_of_block))
+    sizes = np.int32(matrix.n_rows), np.int32(n_tokens), np.int32(out.strides[0] // 4)
+    device.launch(kernel, grid, 32 * chosen.warps, matrix.data, *x, out, *sizes)

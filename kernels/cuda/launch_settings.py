@@ -1,0 +1,225 @@
+"""How the products are launched: how many warps, rows and steps, by device, quant type and shape.
+
+Reads measured choices, those of a search on this very device before those that are shipped for its
+architecture, and has a rule for everything else. Knows the macros of gemv.cu and gemv_columns.cu and their bounds;
+compiles and launches nothing. Called by products.py and search.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from kernels.cuda.sketch import DeviceKind
+from kernels.quant_types import QuantType
+
+_CHUNK = 128
+_ROWS_OF_TILE = 16
+_NEAR = 4.0
+"""A choice for one number of rows serves for others up to so many times larger or smaller."""
+_MOST_WARPS = 16
+_MOST_TOKENS = 8
+MOST_SIDE_BY_SIDE = 4
+"""Up to so many tokens gemv_columns computes half as much, by an instance of its own."""
+_IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
+"""Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
+
+
+class GemvSettings(NamedTuple):
+    """The macros of gemv.cu."""
+
+    warps_per_row: int
+    """Warps that share the same rows."""
+    rows_per_warp: int
+    """Rows side by side; of a gated product they are gate and up rows together."""
+    warps: int
+    """Of a block: a multiple of warps_per_row."""
+    unroll: int
+    """Steps of 1,024 weights that are loaded together."""
+
+
+class ColumnsSettings(NamedTuple):
+    """The macros of gemv_columns.cu."""
+
+    tiles: int
+    """Of 16 rows, of a warp; even in a gated product."""
+    split: int
+    """Warps that share the same rows."""
+    warps: int
+    """Of a block: a multiple of split."""
+    depth: int
+    """Units of weights that are loaded ahead."""
+
+
+class Choice(NamedTuple):
+    """What was measured to be best for one shape: a line of a table."""
+
+    kernel: str
+    """"gemv" or "columns"."""
+    quant_type: QuantType
+    n_columns: int
+    """Weights of a row."""
+    n_rows: int
+    n_tokens: int
+    """1 for gemv."""
+    settings: GemvSettings | ColumnsSettings
+
+
+class LaunchSettings:
+    """The choices for one device."""
+
+    def __init__(self, n_processors: int, tables: Iterable[Sequence[Choice]]) -> None:
+        """`tables` are asked in their order."""
+        self._n_processors = n_processors
+        self._tables = tuple(tables)
+
+    def gemv(self, quant_type: QuantType, n_columns: int, n_rows: int) -> GemvSettings:
+        """For one token; `n_rows` are the rows of the matrix, of a gated product gate and up rows."""
+        found: GemvSettings | None = self._look_up("gemv", quant_type, n_columns, n_rows, 1)
+        return found or self._gemv_rule(quant_type, n_columns, n_rows)
+
+    def columns(
+        self, quant_type: QuantType, n_columns: int, n_rows: int, n_tokens: int, *, gated: bool = False
+    ) -> ColumnsSettings:
+        """For 2 to 8 tokens."""
+        found: ColumnsSettings | None = self._look_up("columns", quant_type, n_columns, n_rows, n_tokens)
+        settings = found or self._columns_rule(quant_type, n_columns, n_rows)
+        if gated:
+            return settings._replace(tiles=2)
+        # A tile starts within the matrix, so a small one has room for one only.
+        return settings if n_rows >= _ROWS_OF_TILE * settings.tiles else settings._replace(tiles=1)
+
+    def _look_up(self, kernel: str, quant_type: QuantType, n_columns: int, n_rows: int, n_tokens: int) -> Any:
+        """The settings of the nearest number of rows in the first table that has one, or None."""
+        for table in self._tables:
+            near = [
+                (abs(math.log(n_rows / choice.n_rows)), choice.settings)
+                for choice in table
+                if choice[:3] == (kernel, quant_type, n_columns)
+                and (choice.n_tokens <= MOST_SIDE_BY_SIDE) == (n_tokens <= MOST_SIDE_BY_SIDE)
+            ]
+            if near and min(near)[0] <= math.log(_NEAR):
+                return min(near)[1]
+        return None
+
+    def _gemv_rule(self, quant_type: QuantType, n_columns: int, n_rows: int) -> GemvSettings:
+        """Two steps or so for each warp, rows shared by as many warps as waste few of their steps."""
+        steps = -(-n_columns // 1024)
+        most = 8 if steps > 4 else max(1, steps // 2)
+        # The fewest steps that find nothing left; then the fewest warps.
+        warps_per_row = min(range(1, most + 1), key=lambda warps: (-(-steps // warps) * warps, -warps))
+        rows = 4 if quant_type in (QuantType.Q4_0, QuantType.Q4_1, QuantType.Q4_K) else 2
+        while rows > 1 and n_rows // rows * warps_per_row < 8 * self._n_processors:
+            rows //= 2
+        unroll = 2 if -(-steps // warps_per_row) % 2 == 0 and rows <= 2 else 1
+        return GemvSettings(warps_per_row, rows, max(1, 8 // warps_per_row) * warps_per_row, unroll)
+
+    def _columns_rule(self, quant_type: QuantType, n_columns: int, n_rows: int) -> ColumnsSettings:
+        """Two tiles where there are enough; as many warps for the same rows as fill the processors."""
+        n_units = units(quant_type, n_columns)
+        tiles = 2 if n_rows >= 2 * _ROWS_OF_TILE * self._n_processors else 1
+        groups = -(-n_rows // (tiles * _ROWS_OF_TILE))
+        split = 1
+        while split < 8 and 2 * split <= n_units and groups * split < 8 * self._n_processors:
+            split *= 2
+        return ColumnsSettings(tiles, split, max(split, 4), 2 if n_units >= 2 * split else 1)
+
+
+def load(device: DeviceKind, measured: Path | None = None) -> LaunchSettings:
+    """The choices for `device`: what a search wrote to the file `measured`, what is shipped, a rule.
+
+    A file that is missing or damaged counts for nothing: it can be made again.
+    """
+    own = _read(measured).get(device.name, ()) if measured else ()
+    return LaunchSettings(device.n_processors, (own, _shipped_table(device.compute_capability)))
+
+
+@functools.cache
+def shipped(compute_capability: int, n_processors: int) -> LaunchSettings:
+    """The choices for a device on which nothing was measured."""
+    return LaunchSettings(n_processors, (_shipped_table(compute_capability),))
+
+
+def save(measured: Path, device_name: str, choices: Iterable[Choice]) -> None:
+    """Write what was measured on a device, beside what the file has of other shapes and devices. Raises OSError."""
+    tables = _read(measured)
+    kept = {choice[:5]: choice for choice in (*tables.get(device_name, ()), *choices)}
+    tables[device_name] = tuple(kept.values())
+    measured.parent.mkdir(parents=True, exist_ok=True)
+    draft = measured.with_suffix(".new")
+    draft.write_text(tomli_w.dumps({name: _content(table) for name, table in tables.items()}), "utf-8")
+    draft.replace(measured)
+
+
+@functools.cache
+def _shipped_table(compute_capability: int) -> tuple[Choice, ...]:
+    text = files("kernels.cuda").joinpath("launch_settings.toml").read_text("utf-8")
+    return _table(tomllib.loads(text).get(f"sm_{compute_capability}", {}))
+
+
+def _read(path: Path) -> dict[str, tuple[Choice, ...]]:
+    """The tables of a file, by device."""
+    try:
+        return {name: _table(content) for name, content in tomllib.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError):
+        return {}
+
+
+def _table(content: Any) -> tuple[Choice, ...]:
+    """The lines of one device or architecture. Raises ValueError for what is not a table of them."""
+    try:
+        return tuple(
+            _gemv_line(QuantType[name], line) if kernel == "gemv" else _columns_line(QuantType[name], line)
+            for kernel, types in content.items()
+            for name, lines in types.items()
+            for line in lines
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a table of launch settings: {error}") from None
+
+
+def _content(table: Iterable[Choice]) -> dict[str, dict[str, list[list[int]]]]:
+    """What `_table` reads."""
+    kernels: dict[str, dict[str, list[list[int]]]] = {}
+    for kernel, quant_type, n_columns, n_rows, n_tokens, settings in table:
+        tokens = () if kernel == "gemv" else (n_tokens,)
+        lines = kernels.setdefault(kernel, {}).setdefault(quant_type.name, [])
+        lines.append([n_columns, n_rows, *tokens, *settings])
+    return kernels
+
+
+def _gemv_line(quant_type: QuantType, line: list[int]) -> Choice:
+    n_columns, n_rows, *rest = line
+    chosen = GemvSettings(*rest)
+    _check(chosen, chosen.warps_per_row, n_columns, n_rows)
+    return Choice("gemv", quant_type, n_columns, n_rows, 1, chosen)
+
+
+def _columns_line(quant_type: QuantType, line: list[int]) -> Choice:
+    n_columns, n_rows, n_tokens, *rest = line
+    chosen = ColumnsSettings(*rest)
+    _check(chosen, chosen.split, n_columns, n_rows)
+    if type(n_tokens) is not int or not 1 <= n_tokens <= _MOST_TOKENS or chosen.tiles > 2:
+        raise ValueError(f"launch settings out of bounds: {line}")
+    return Choice("columns", quant_type, n_columns, n_rows, n_tokens, chosen)
+
+
+def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int, n_rows: int) -> None:
+    numbers = (n_columns, n_rows, *chosen)
+    if any(type(number) is not int or number < 1 for number in numbers):
+        raise ValueError(f"launch settings are not positive numbers: {numbers}")
+    if max(chosen) > _MOST_WARPS or chosen.warps % sharing:
+        raise ValueError(f"launch settings out of bounds: {numbers}")
+
+
+def units(quant_type: QuantType, n_columns: int) -> int:
+    """The pieces into which gemv_columns cuts a row."""
+    chunks = -(-n_columns // _CHUNK)
+    return chunks // 2 if quant_type in _IN_BLOCKS else chunks

@@ -1,0 +1,33 @@
+"""What can go wrong on a GPU, in words for whoever reads them; the engine turns these into its own errors.
+
+DeviceError                the GPU, its driver or CuPy refused; the message has the call and the reason
+├── CompileError           NVRTC is missing, or a kernel does not compile
+└── DeviceMemoryError      memory that is not there, or that the budget forbids
+"""
+
+from __future__ import annotations
+
+
+class DeviceError(Exception):
+    """The GPU, its driver or a library of it refused a call."""
+
+
+class CompileError(DeviceError):
+    """NVRTC cannot be loaded, or a kernel does not compile; the message has the source and first error."""
+
+
+class DeviceMemoryError(DeviceError):
+    """An allocation on the GPU that cannot be made. All sizes in bytes."""
+
+    def __init__(self, asked: int, free: int, budget: int | None, used: int) -> None:
+        """`asked` for now; `free` on the device; `budget` of this process (None: no limit), `used` of it."""
+        within = "" if budget is None else f"; {used} of the budget of {budget} bytes are in use"
+        super().__init__(f"no room on the GPU for {asked} bytes: {free} bytes are free on it{within}")
+        self.asked = asked
+        """Bytes of the allocation that failed."""
+        self.free = free
+        """Bytes that were free on the device."""
+        self.budget = budget
+        """The most that this process may allocate, or None."""
+        self.used = used
+        """Bytes that were already allocated."""
