@@ -1,6 +1,8 @@
 # make chat   set up, fetch the starter model if there is none, and start the application
 # make test   set up, then check style and types and run the tests
 # Both work without network once they have run.
+# make gpu-test    run the tests that need an NVIDIA GPU
+# make nvrtc-all   compile the CUDA kernels of many models for every architecture, without a GPU (minutes)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,cuda13))
 
-.PHONY: chat setup test test-models clean
+.PHONY: chat setup test test-models gpu-test nvrtc-all clean
 .DEFAULT_GOAL := chat
 
 chat: setup
@@ -52,6 +54,13 @@ test: $(VENV)/.dev
 test-models: setup
 	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull smollm2
 	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull gemma3-270m
+
+gpu-test: $(VENV)/.dev
+	@$(BIN)/python -m kernels.cuda.devices
+	$(BIN)/python -m pytest -m gpu
+
+nvrtc-all: $(VENV)/.dev
+	$(BIN)/python -m kernels.cuda.instances
 
 clean:
 	rm -rf $(VENV) build *.egg-info kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

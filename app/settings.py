@@ -200,7 +200,7 @@ class Settings:
         default=KVType.F16,
         metadata=_entry(
             _KV_TYPE,
-            "keys and values",
+            "KV cache",
             "How a GPU keeps the context; 8 bits take about half the room",
             _MODEL,
         ),

@@ -309,7 +309,11 @@ class _Moved(NamedTuple):
 
     def plus(self, end: _Moved, start: _Moved) -> _Moved:
         """What moved from `start` to `end` added."""
-        return _Moved(*(mine + after - before for mine, after, before in zip(self, end, start, strict=True)))
+        return _Moved(
+            self.read_bytes + end.read_bytes - start.read_bytes,
+            self.h2d_bytes + end.h2d_bytes - start.h2d_bytes,
+            self.stall_s + end.stall_s - start.stall_s,
+        )
 
 
 def step_bytes(weights: ModelWeights) -> int:

@@ -1,18 +1,35 @@
-"""What a benchmark asks of a GPU: its ceilings, and how much of a step's time it did not work.
+"""What is measured of a GPU: its ceilings, its products, and for a model the best way to launch them.
 
-Knows a device and what the CUDA backend lets be measured; loads nothing and knows no output format. Imports
-nothing of CUDA where a processor computes. Used by `benchmark`, `benchmark_ops` and `benchmark_kernels`.
+Knows a device; loads no model and knows no output format. Imports nothing of CUDA where a processor computes.
+Called by the other benchmarks and by `tiercel probe`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.backends.base import AnyBackend
+from engine.backends.gpus import open_gpu
+from engine.cancel import CancelToken
+from engine.errors import CancelledError, DeviceError, KernelError
+from engine.events import GpuFacts
+from engine.gguf import open_gguf
+from engine.model_config import read_model_config
+from engine.weights import ModelWeights
+from kernels import errors as kernel_errors
+from kernels.quant_types import QuantType
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CudaBackend
-    from kernels.cuda.device import Device
+    from kernels.cuda.cuda_device import CudaDevice
+    from kernels.cuda.device import Device, Kernel
+    from kernels.cuda.search import Shape
+
+_REPETITIONS = 5
 
 
 class Ceilings(NamedTuple):
@@ -28,6 +45,35 @@ class Ceilings(NamedTuple):
     def best(self, other: Ceilings) -> Ceilings:
         """The higher one of each: what disturbs a reading makes it lower."""
         return Ceilings(*map(max, self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The best settings that were found for one product of a model."""
+
+    quant_type: str
+    rows: int
+    row_length: int
+    tokens: int
+    """Computed together; one kernel serves 2 to 4, another one 5 to 8."""
+    us: float
+    """Of one product."""
+    us_before: float
+    """With what was used before."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRates:
+    """What `measure_gpu` found; bytes per second."""
+
+    gpu: GpuFacts
+    ceilings: Ceilings
+    gemv: Mapping[str, float]
+    """Product with one column, bytes of weights as they lie there, by the name of the quant type."""
+    searched: tuple[Searched, ...]
+    """For the products of a model, where one was named."""
+    notices: tuple[str, ...] = ()
+    """What a person should know."""
 
 
 def gpu_backend(backend: AnyBackend) -> CudaBackend | None:
@@ -46,3 +92,129 @@ def gpu_ceilings(device: Device) -> Ceilings:
     from kernels.cuda.bench import copy_bandwidth, h2d_bandwidth, read_bandwidth
 
     return Ceilings(read_bandwidth(device), copy_bandwidth(device), h2d_bandwidth(device))
+
+
+def measure_gpu(
+    path: Path | None,
+    device: str | None,
+    cache_dir: Path | None,
+    *,
+    on_progress: Callable[[str, float], None],
+    cancel: CancelToken,
+) -> GpuRates:
+    """Measure a GPU ("cuda:1"; None is the first), and search for launch settings for the model `path`.
+
+    What is found is kept in `cache_dir`, where loading finds it. `on_progress` is called with what is being
+    done, in words, and how far it is, 0 to 1. Raises DeviceError, KernelError where a product is wrong,
+    GGUFError for a file that is no model, CancelledError.
+    """
+    shapes = _shapes(path) if path is not None else []  # what is no model is refused before anything else
+    gpu, facts = open_gpu(device, cache_dir)
+    try:
+        on_progress("measuring the GPU", 0.0)
+        ceilings = gpu_ceilings(gpu)
+        gemv = dict(_products(gpu, on_progress, cancel))
+        searched, notices = _search(gpu, shapes, cache_dir, on_progress, cancel)
+    except ArithmeticError as error:
+        raise KernelError(
+            f"{error} on this GPU: please report it with the output of `tiercel --version`"
+        ) from None
+    except kernel_errors.DeviceError as error:
+        raise DeviceError(f"{facts.name} failed: {error}") from error
+    finally:
+        gpu.close()
+    return GpuRates(facts, ceilings, gemv, searched, notices)
+
+
+def _products(
+    gpu: Device, on_progress: Callable[[str, float], None], cancel: CancelToken
+) -> Iterable[tuple[str, float]]:
+    """The rate of each type's product with one column, of the largest shape that is timed."""
+    from kernels.cuda.bench import SHAPES, time_products
+
+    largest = max(SHAPES, key=lambda shape: shape[0] * shape[1])
+    for done, quant_type in enumerate(QuantType):
+        on_progress("timing products", done / len(QuantType))
+        (times,) = time_products(
+            gpu,
+            quant_type,
+            shapes=(largest,),
+            columns=(1,),
+            repetitions=_REPETITIONS,
+            before_each=lambda: _check(cancel),
+        )
+        yield quant_type.name, times.weight_bytes / median(times.seconds)
+
+
+def _search(
+    gpu: CudaDevice,
+    shapes: list[Shape],
+    cache_dir: Path | None,
+    on_progress: Callable[[str, float], None],
+    cancel: CancelToken,
+) -> tuple[tuple[Searched, ...], tuple[str, ...]]:
+    """The best settings for each shape, kept in their file."""
+    if not shapes:
+        return (), ()
+    if cache_dir is None:
+        return (), ("there is no folder to keep launch settings in: set TIERCEL_HOME to search for them",)
+    from engine.backends.cuda_open import SETTINGS_FILE
+    from kernels.cuda.search import search
+
+    def prepare(kernels: Iterable[Kernel]) -> None:
+        gpu.prepare(tuple(kernels), lambda done, total: None)
+
+    try:
+        found = search(
+            gpu,
+            shapes,
+            cache_dir / SETTINGS_FILE,
+            prepare=prepare,
+            before_each=lambda: _check(cancel),
+            on_progress=lambda done, total: on_progress("searching for launch settings", done / total),
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return (), (f"launch settings cannot be kept in {cache_dir} ({reason}): none were searched for",)
+    return tuple(
+        Searched(
+            quant_type=each.shape.quant_type.name,
+            rows=each.shape.n_rows,
+            row_length=each.shape.n_columns,
+            tokens=each.n_tokens,
+            us=each.seconds * 1e6,
+            us_before=each.seconds_before * 1e6,
+        )
+        for each in found
+    ), ()
+
+
+def _shapes(path: Path) -> list[Shape]:
+    """The products of a model on a GPU, each once. Raises the errors of a file that is no model of ours."""
+    from engine.backends.cuda_weights import matrix_specs
+    from kernels.cuda.search import Shape
+
+    with open_gguf(path) as gguf:
+        config = read_model_config(gguf)
+        specs = [
+            spec
+            for spec in matrix_specs(ModelWeights(gguf, config), config)
+            if config.tied_head
+            or spec.tensors != ("token_embd.weight",)  # which is looked up, not multiplied
+        ]
+    shapes = [
+        Shape(
+            spec.quant_type,
+            spec.n_rows,
+            spec.n_columns,
+            # Gate and up of one type are one product, which joins them.
+            gated=len(spec.tensors) == 2 and "ffn_gate" in spec.tensors[0],
+        )
+        for spec in specs
+    ]
+    return list(dict.fromkeys(shapes))
+
+
+def _check(cancel: CancelToken) -> None:
+    if cancel.cancelled:
+        raise CancelledError("the measurement was stopped")

@@ -6,6 +6,8 @@ Knows the tensor names and metadata of the architectures we run. Weights have st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import gguf
@@ -45,6 +47,7 @@ def write_tiny_model(
     architecture: str = "llama",
     quant_type: QuantType = QuantType.F32,
     embedding_type: QuantType | None = None,
+    mixed_types: Sequence[QuantType] = (),
     seed: int = 0,
     layers: int = 2,
     hidden_size: int = 256,
@@ -63,8 +66,9 @@ def write_tiny_model(
 ) -> Path:
     """Write a `llama` or `gemma3` model and return `path`.
 
-    Every matrix has `quant_type`, embedding and head `embedding_type` if given; row lengths (hidden_size,
-    ffn_size, heads * head_dim) must be whole quant blocks. `tied` leaves out output.weight. With
+    Every matrix has `quant_type`, embedding and head `embedding_type` if given; those of the layers have the
+    `mixed_types` in turn where there are any. Row lengths (hidden_size, ffn_size, heads * head_dim) must be
+    whole quant blocks. `tied` leaves out output.weight. With
     `split_max_tensors` the files are PATH's stem -00001-of-0000N.gguf and so on, and the first is returned.
     """
     writer = GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
@@ -79,9 +83,10 @@ def write_tiny_model(
     rng = np.random.default_rng(seed)
     table_type = quant_type if embedding_type is None else embedding_type
     _add_matrix(writer, rng, "token_embd.weight", (vocab_size, hidden_size), table_type)
+    types = cycle(mixed_types or (quant_type,))
     for layer in range(layers):
         for name, shape in _matrices(hidden_size, heads * head_dim, kv_heads * head_dim, ffn_size).items():
-            _add_matrix(writer, rng, f"blk.{layer}.{name}.weight", shape, quant_type)
+            _add_matrix(writer, rng, f"blk.{layer}.{name}.weight", shape, next(types))
         for name, size in _norms(architecture, hidden_size, head_dim).items():
             _add_norm(writer, rng, f"blk.{layer}.{name}.weight", size)
     _add_norm(writer, rng, "output_norm.weight", hidden_size)

@@ -92,7 +92,9 @@ def _dispatch(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=_epilog() if {"-h", "--help"} & set(arguments) else None,
     )
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and what can compute here, and exit")
+    parser.add_argument(
+        "--version", action=_ShowVersion, nargs=0, help="show the version and what can compute here, and exit"
+    )
     parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
     add_device_arguments(parser)
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from app.devices import gpu_words
 from app.sanitize import sanitize_line
 from engine import EngineSnapshot
 
@@ -18,6 +17,5 @@ def print_notices(notices: Iterable[str]) -> None:
 
 def device_notices(snapshot: EngineSnapshot) -> Iterable[str]:
     """Which GPU has computed, and why; nothing where a processor has."""
-    gpu = snapshot.tiers.gpu if snapshot.tiers is not None else None
-    if gpu is not None:
-        yield "; ".join(filter(None, (f"{snapshot.backend}: {gpu_words(gpu)}", snapshot.backend_reason)))
+    if snapshot.tiers is not None and snapshot.tiers.gpu is not None:
+        yield f"{snapshot.backend}: {snapshot.backend_reason or snapshot.tiers.gpu.name}"

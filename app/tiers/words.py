@@ -126,7 +126,7 @@ def gpu_line(report: TierReport) -> str:
     """Return which GPU computes, and why; empty where the processor does."""
     if report.gpu is None:
         return ""
-    return "; ".join(filter(None, (gpu_words(report.gpu), sanitize_line(report.reason))))
+    return sanitize_line(report.reason) or gpu_words(report.gpu)
 
 
 def why_there(report: TierReport, index: int) -> str:

@@ -11,10 +11,10 @@ another id or another position comes, that step was in vain: what it wrote lies 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -103,6 +103,14 @@ class _Ahead(NamedTuple):
     kv: DeviceKV
 
 
+class OwnedDevice(Device, Protocol):
+    """A device that is given back in the end."""
+
+    def close(self) -> None:
+        """Free what it has beside arrays and graphs, which went before."""
+        ...
+
+
 class GpuTimes:
     """What steps and draws took on the GPU."""
 
@@ -118,8 +126,8 @@ class CudaBackend:
     threads = 0
     """Of the CPU none."""
 
-    def __init__(self, device: Device, model: DeviceModel, tiers: VramWeights, reason: str) -> None:
-        """Compute `model`, whose weights `tiers` has filled."""
+    def __init__(self, device: OwnedDevice, model: DeviceModel, tiers: VramWeights, reason: str) -> None:
+        """Compute `model`, whose weights `tiers` has filled; closes `device` in the end."""
         self.name = f"cuda sm_{device.compute_capability}"
         self.reason = reason
         self.tiers = tiers
@@ -196,11 +204,15 @@ class CudaBackend:
 
     def close(self) -> None:
         """Let go of everything on the GPU; the backend cannot be used afterwards."""
-        if "_model" in self.__dict__:
+        if "_model" not in self.__dict__:
+            return
+        with suppress(DeviceError):  # one that has failed gives everything back, too
             self.device.synchronize()
         for name in ("_model", "_new_kv", "_kv", "_pass", "_ahead"):
-            self.__dict__.pop(name, None)
+            del self.__dict__[name]
         self.tiers.close()
+        with suppress(DeviceError):
+            self.device.close()
 
     # -- for the benchmark
 

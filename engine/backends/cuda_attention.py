@@ -81,17 +81,19 @@ class Attention:
         floats: Array | None,
     ) -> None:
         """Attention of up to 8 tokens: qkv [T, (H + 2 KV) * E] f32 -> [T, H * E] in the forms given."""
-        q = self._append(index, layer, qkv, None, kv)
         if self._floats:
-            self._attend_float(index, q, kv, floats)
+            self._attend_float(index, self._append(index, layer, qkv, None, kv), kv, floats)
             return
         attention.attend_step(
             self._device,
-            q,
+            qkv,
             kv.memory,
             index,
             self._state,
             kv.scratch,
+            self._rotation(index, kv),
+            self._config.query_scale,
+            norms=self._norms(layer),
             window=self._config.window(index),
             rounded=rounded,
             floats=floats,
@@ -112,10 +114,7 @@ class Attention:
         self, index: int, layer: LayerWeights, qkv: Array, scale: Array | None, kv: DeviceKV
     ) -> Array:
         """Put keys and values into the cache -> queries."""
-        c, q = self._config, kv.queries[: qkv.shape[0]]
-        norms = None
-        if layer.attn_q_norm is not None and layer.attn_k_norm is not None:
-            norms = HeadNorms(layer.attn_q_norm, layer.attn_k_norm, c.rms_eps)
+        q = kv.queries[: qkv.shape[0]]
         attention.append(
             self._device,
             qkv,
@@ -123,12 +122,20 @@ class Attention:
             kv.memory,
             index,
             self._state,
-            kv.local_rotation if c.windowed[index] else kv.rotation,
-            c.query_scale,
+            self._rotation(index, kv),
+            self._config.query_scale,
             row_scale=scale,
-            norms=norms,
+            norms=self._norms(layer),
         )
         return q
+
+    def _rotation(self, index: int, kv: DeviceKV) -> Rotation:
+        return kv.local_rotation if self._config.windowed[index] else kv.rotation
+
+    def _norms(self, layer: LayerWeights) -> HeadNorms | None:
+        if layer.attn_q_norm is None or layer.attn_k_norm is None:
+            return None
+        return HeadNorms(layer.attn_q_norm, layer.attn_k_norm, self._config.rms_eps)
 
     def _attend_float(self, index: int, q: Array, kv: DeviceKV, out: Array | None) -> None:
         assert out is not None, "in float precision all input of products is floats"

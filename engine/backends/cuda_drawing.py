@@ -42,7 +42,7 @@ class Drawing:
         if len(request.penalties.ids) > MOST_PENALISED:
             return False
         return p.temperature == 0 or (
-            p.typical_p >= 1 and 0 < p.top_k <= min(MOST_CANDIDATES, self._vocab_size)
+            p.typical_p >= 1 and 0 < p.top_k <= MOST_CANDIDATES and p.top_k < self._vocab_size
         )
 
     def begin(self, logits: Array, request: DrawRequest) -> Event:

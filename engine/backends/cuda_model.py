@@ -1,7 +1,7 @@
 """Everything that one model has on a GPU: weights, cache, and the memory of passes and draws.
 
-Nothing is reserved later. Built on a `Sketch`, it tells what that takes and which kernels will be launched:
-a plan and the real thing cannot differ. Knows the parts; does not know what they compute.
+Nothing is reserved later. Built on a `Sketch`, it tells what that takes (`cuda_plan`) and which kernels will be
+launched: neither can differ from the real thing. Knows the parts; does not know what they compute.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from engine.cancel import CancelToken
 from engine.config import LoadOptions, SamplingParams
 from engine.logits import DrawRequest, Penalties
 from engine.model_config import ModelConfig
-from engine.tiers.vram import SLOT_BYTES
 from engine.weights import ModelWeights
 from kernels.cuda.device import Device, Kernel
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import repack
 from kernels.cuda.sampling import MOST_IDS, STATE_SIZE, begin_step, continue_step
-from kernels.cuda.sketch import Sketch
+from kernels.cuda.sketch import DeviceKind, Sketch
 from kernels.quant_types import row_bytes
 
-_CUDA_BYTES = 256 << 20
-"""For what CUDA needs itself as kernels and graphs come: machine code, stacks, their bookkeeping."""
+
+class Wanted(NamedTuple):
+    """A model as it is to be loaded."""
+
+    weights: ModelWeights
+    config: ModelConfig
+    options: LoadOptions
+    """Precision, type of the cache, and chunk count here."""
+    max_context: int
 
 
 class DeviceModel:
     """One model on one device; its matrices are undefined until `VramWeights` has filled them."""
 
-    def __init__(
-        self,
-        device: Device,
-        weights: ModelWeights,
-        config: ModelConfig,
-        options: LoadOptions,
-        max_context: int,
-        settings: LaunchSettings,
-    ) -> None:
+    def __init__(self, device: Device, wanted: Wanted, settings: LaunchSettings) -> None:
         """Reserve memory. Raises DeviceMemoryError, and ValueError for shapes that no kernel takes."""
+        weights, config, options, max_context = wanted
         precision, chunk = options.precision, options.chunk
         self.n_layers = config.n_layers
         self.weights = allocate_weights(device, weights, config)
@@ -59,46 +58,13 @@ class DeviceModel:
         self.drawing = Drawing(device, config.vocab_size, self.state)
 
 
-class DevicePlan(NamedTuple):
-    """What a model takes on a device; bytes."""
+def kernels_of(device: DeviceKind, wanted: Wanted, settings: LaunchSettings) -> tuple[Kernel, ...]:
+    """All that will ever be launched for the model on a device of this kind.
 
-    weights: int
-    kv: int
-    computing: int
-    """Memory of passes and draws, what CUDA needs itself, and what weights pass through while they load."""
-    kernels: tuple[Kernel, ...]
-    """All that will ever be launched."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Everything."""
-        return self.weights + self.kv + self.computing
-
-
-def plan_model(
-    device: Device,
-    weights: ModelWeights,
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    settings: LaunchSettings,
-) -> DevicePlan:
-    """What the model would take on a device like this one; nothing is reserved there.
-
-    Raises ValueError for shapes that the kernels cannot take.
+    Raises ValueError for shapes that no kernel takes.
     """
     sketch = Sketch(device)
-    allocate_weights(sketch, weights, config)
-    weight_bytes = sketch.n_bytes
-    sketch = Sketch(device)
-    model = DeviceModel(sketch, weights, config, options, max_context, settings)
-    _rehearse(sketch, model, options.chunk)
-    beside = sketch.n_bytes - weight_bytes - model.kv.n_bytes
-    return DevicePlan(weight_bytes, model.kv.n_bytes, beside + SLOT_BYTES + _CUDA_BYTES, sketch.kernels)
-
-
-def _rehearse(sketch: Sketch, model: DeviceModel, chunk: int) -> None:
-    """Launch everything that is launched when the model is loaded, asked and drawn from."""
+    model = DeviceModel(sketch, wanted, settings)
     for place in model.weights.places.values():
         matrix = place.matrix
         one_row = sketch.empty(row_bytes(matrix.quant_type, matrix.n_columns), np.uint8)
@@ -108,7 +74,8 @@ def _rehearse(sketch: Sketch, model: DeviceModel, chunk: int) -> None:
     for n_tokens in range(1, MOST_IDS + 1):
         model.step.run(n_tokens, model.kv)
     if model.prompt is not None:
-        model.prompt.run(np.zeros(chunk, np.int32), model.kv, CancelToken())
+        model.prompt.run(np.zeros(wanted.options.chunk, np.int32), model.kv, CancelToken())
     penalised = Penalties(np.zeros(1, np.int32), np.ones(1, np.int32))
     for params in (SamplingParams(temperature=0), SamplingParams(temperature=1, top_k=1)):
         model.drawing.begin(model.step.logits[0], DrawRequest(params, penalised, 0.0))
+    return sketch.kernels

@@ -7,37 +7,35 @@ Knows the order of the steps; which device it is, and what happens when it will 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from fractions import Fraction
+from contextlib import closing, suppress
 from typing import Protocol
 
 from engine import errors
-from engine.backends.cuda import CudaBackend
-from engine.backends.cuda_model import DeviceModel, DevicePlan, plan_model
+from engine.backends.cuda import CudaBackend, OwnedDevice
+from engine.backends.cuda_model import DeviceModel, Wanted, kernels_of
+from engine.backends.cuda_plan import does_not_fit, plan_model
 from engine.backends.watcher import LoadWatcher
-from engine.config import KVType, LoadOptions, Precision
-from engine.errors import BudgetError
+from engine.config import LoadOptions
 from engine.events import GpuFacts
 from engine.model_config import ModelConfig
 from engine.tiers.blocks import Block
-from engine.tiers.budget import Budget, shown_bytes
 from engine.tiers.direct_io import DirectFiles
 from engine.tiers.vram import VramWeights
 from engine.weights import ModelWeights
 from kernels.cuda import launch_settings
-from kernels.cuda.device import Device, Kernel
+from kernels.cuda.device import Kernel
+from kernels.cuda.launch_settings import LaunchSettings
+from kernels.cuda.sketch import DeviceKind
 from kernels.errors import DeviceError, DeviceMemoryError
 
-DEFAULT = Budget(percent=Fraction(90))
-"""Of the GPU's memory that is free: the rest is for the desktop and what else begins on it."""
 SETTINGS_FILE = "launch_settings.toml"
 """In `LoadOptions.cache_dir`: what a search measured on this device."""
 _COMPILED, _LOADED = 0.25, 0.85
 """Progress after these steps."""
 
 
-class GpuDevice(Device, Protocol):
-    """What is needed of a device beside launching."""
+class GpuDevice(OwnedDevice, Protocol):
+    """What opening needs of a device beside launching."""
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are free and that there are."""
@@ -50,6 +48,11 @@ class GpuDevice(Device, Protocol):
         ...
 
 
+def settings_for(device: DeviceKind, options: LoadOptions) -> LaunchSettings:
+    """How kernels are launched on a device of this kind."""
+    return launch_settings.load(device, options.cache_dir and options.cache_dir / SETTINGS_FILE)
+
+
 def open_cuda(
     device: GpuDevice,
     gpu: GpuFacts,
@@ -60,17 +63,21 @@ def open_cuda(
     max_context: int,
     watcher: LoadWatcher,
 ) -> CudaBackend:
-    """The model on `device`, all of it. Does not close the device when it fails.
+    """The model on `device`, all of it; the device is closed with the backend, or when this fails.
 
-    Raises BudgetError with figures when it does not fit, DeviceError when the GPU will not do, StreamError,
-    CancelledError.
+    Raises BudgetError with figures when the model does not fit, DeviceError when the GPU will not do,
+    StreamError, CancelledError.
     """
     try:
         return _open(device, gpu, weights, blocks, config, options, max_context, watcher)
-    except ValueError as error:  # of a launcher, before anything is reserved
-        raise errors.DeviceError(f"the GPU kernels do not take this model: {error}") from error
-    except DeviceError as error:
-        raise errors.DeviceError(f"{gpu.name} cannot be used: {error}") from error
+    except BaseException as error:
+        with suppress(DeviceError):
+            device.close()
+        if isinstance(error, ValueError):  # of a launcher, before anything is reserved
+            raise errors.DeviceError(f"the GPU kernels do not take this model: {error}") from error
+        if isinstance(error, DeviceError):
+            raise errors.DeviceError(f"{gpu.name} cannot be used: {error}") from error
+        raise
 
 
 def _open(
@@ -84,37 +91,30 @@ def _open(
     watcher: LoadWatcher,
 ) -> CudaBackend:
     watcher.on_progress("looking at the GPU", 0.0)
-    settings = launch_settings.load(device, options.cache_dir and options.cache_dir / SETTINGS_FILE)
-
-    def planned(wanted: LoadOptions) -> DevicePlan:
-        return plan_model(device, weights, config, wanted, max_context, settings)
-
-    plan = planned(options)
-    free = device.memory()[0]
-    granted = min(free, (options.vram_budget or DEFAULT).resolve(free))
-    if plan.n_bytes > granted:
-        raise _does_not_fit(gpu, plan, planned, options, max_context, granted, free)
+    settings = settings_for(device, options)
+    wanted = Wanted(weights, config, options, max_context)
+    plan = plan_model(device, wanted, settings, device.memory()[0])
 
     def compiled(done: int, total: int) -> None:
         watcher.check()
         watcher.on_progress("compiling CUDA kernels", _COMPILED * done / total)
 
-    device.prepare(plan.kernels, compiled)
+    device.prepare(kernels_of(device, wanted, settings), compiled)
     watcher.check()
     try:
-        model = DeviceModel(device, weights, config, options, max_context, settings)
+        model = DeviceModel(device, wanted, settings)
         tiers = VramWeights(
             device,
             blocks,
             model.weights.places,
             gpu=gpu,
             used=plan.n_bytes,
-            budget=granted,
+            budget=plan.budget,
             on_change=watcher.on_tiers,
         )
         _read(tiers, weights, watcher)
-    except DeviceMemoryError:
-        raise _does_not_fit(gpu, plan, planned, options, max_context, granted, device.memory()[0]) from None
+    except DeviceMemoryError:  # somebody took memory meanwhile
+        raise does_not_fit(device, wanted, settings, plan, device.memory()[0]) from None
     watcher.on_progress("preparing the backend", _LOADED)
     model.step.prepare(1, model.kv)
     reason = (
@@ -126,39 +126,10 @@ def _open(
 
 def _read(tiers: VramWeights, weights: ModelWeights, watcher: LoadWatcher) -> None:
     total = sum(block.n_bytes for block in tiers.blocks)
-    files = DirectFiles(weights.gguf.part_paths)
-    try:
-        for done in tiers.load(files, watcher.cancel):
+    with (
+        closing(DirectFiles(weights.gguf.part_paths)) as files,
+        closing(tiers.load(files, watcher.cancel)) as loading,
+    ):
+        for done in loading:
             share = _COMPILED + (_LOADED - _COMPILED) * done / total
             watcher.on_progress("reading the weights", share)
-    finally:
-        files.close()
-
-
-def _does_not_fit(
-    gpu: GpuFacts,
-    plan: DevicePlan,
-    planned: Callable[[LoadOptions], DevicePlan],
-    options: LoadOptions,
-    max_context: int,
-    granted: int,
-    free: int,
-) -> BudgetError:
-    """What the model takes, what there is, and what would make it fit."""
-    ways = []
-    for_one = plan.kv / max_context
-    shorter = int((granted - plan.weights - plan.computing) / for_one)
-    if shorter >= 1:
-        ways.append(f"a context of {shorter} or less (-c)")
-    smaller_kv = options.kv_type is KVType.F16 and options.precision is Precision.FAST
-    if smaller_kv and planned(replace(options, kv_type=KVType.Q8_0)).n_bytes <= granted:
-        ways.append("a cache of 8 bits (--kv-type q8_0)")
-    enough = -(-plan.n_bytes // 10**6)  # rounded up: what is named must do
-    if enough * 10**6 <= free:
-        ways.append(f"a budget of {enough}M or more (--vram-budget)")
-    advice = f"; it would with {', or '.join(ways)}" if ways else ""
-    return BudgetError(
-        f"the model does not fit the memory of {gpu.name}: {shown_bytes(plan.weights)} of weights, "
-        f"{shown_bytes(plan.kv)} for a context of {max_context} tokens and {shown_bytes(plan.computing)} for "
-        f"computing, and the budget is {shown_bytes(granted)} of {shown_bytes(free)} that are free{advice}"
-    )

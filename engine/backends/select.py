@@ -80,13 +80,9 @@ def _on_gpu(
 ) -> AnyBackend:
     """All of the model on the GPU that `options` name. Raises DeviceError, BudgetError, as loading does."""
     device, facts = open_gpu(options.device, options.cache_dir)
-    from engine.backends.cuda_open import open_cuda
+    from engine.backends.cuda_open import open_cuda  # the kernels' launchers, of no use without a GPU
 
-    try:
-        return open_cuda(device, facts, weights, blocks, config, options, max_context, watcher)
-    except BaseException:
-        device.close()
-        raise
+    return open_cuda(device, facts, weights, blocks, config, options, max_context, watcher)
 
 
 def _of_float_kv(options: LoadOptions) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -108,7 +108,7 @@ class VramWeights:
 
     # -- loading
 
-    def load(self, files: DirectFiles, cancel: CancelToken) -> Iterator[int]:
+    def load(self, files: DirectFiles, cancel: CancelToken) -> Generator[int]:
         """Bring all blocks, yielding now and then how many bytes are there.
 
         Raises CancelledError, StreamError, and what the device raises.

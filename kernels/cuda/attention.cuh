@@ -1,8 +1,8 @@
 // Where keys and values of the fast precision lie, and how a warp takes them up for its tensor cores.
 //
-// A KV head's positions are cut into tiles of 16. A tile of keys and one of values have the same size, and hold their
-// elements in the order in which the 32 lanes (g, t) = (lane / 4, lane % 4) of a warp want them: what a warp loads
-// is contiguous. Head dims are cut into groups of 32; the last may be half a group. Positions p = 8h + g of the tile:
+// A KV head's positions are cut into tiles of 16. A tile of keys and one of values have the same size, and hold
+// their elements in the order in which the 32 lanes (g, t) = (lane / 4, lane % 4) of a warp want them: what a warp
+// loads is contiguous. Dims are cut into groups of 32; the last may be half a group. A tile's positions are 8h + g:
 //   keys, KV_F16    [group][h][lane]: the 8 halves of dims 8t..8t+7 of the group at position 8h + g
 //                   half a group: the 4 halves of dims 4t..4t+3
 //   values, KV_F16  [16 dims][lane]: positions 2t, 2t+1 of dim g, then of dim g + 8; positions 2t+8, 2t+9 likewise
@@ -31,7 +31,9 @@ constexpr int GROUPS = (HEAD_DIM + 31) / 32;
 constexpr int WHOLE_GROUPS = HEAD_DIM / 32;
 constexpr bool HALF_GROUP = HEAD_DIM % 32 != 0;
 constexpr int CODES = TILE * HEAD_DIM;         // of a tile
-constexpr int TILE_BYTES = KV_TYPE == KV_F16 ? 2 * CODES : KV_TYPE == KV_F32 ? 4 * CODES : CODES + GROUPS * TILE * 2;
+constexpr int TILE_BYTES = KV_TYPE == KV_F16   ? 2 * CODES
+                           : KV_TYPE == KV_F32 ? 4 * CODES
+                                               : CODES + GROUPS * TILE * 2;
 
 // ---- where an element is, in bytes from its tile's start: for those who write
 
@@ -39,7 +41,7 @@ constexpr int TILE_BYTES = KV_TYPE == KV_F16 ? 2 * CODES : KV_TYPE == KV_F32 ? 4
 DEVICE int key_offset(int p, int dim) {
   const int group = dim / 32, within = dim % 32, h = p / 8, g = p % 8;
   const bool half_group = HALF_GROUP && group == WHOLE_GROUPS;
-  const int lane = 4 * g + within / (half_group ? 4 : 8), place = half_group ? 0 : within % 8, run = half_group ? 4 : 8;
+  const int run = half_group ? 4 : 8, lane = 4 * g + within / run, place = within % run;
   return KV_TYPE == KV_F16 ? 2 * (group * 512 + (h * 32 + lane) * run + place)
                            : group * 512 + (lane * 2 + h) * run + place;
 }
@@ -92,7 +94,8 @@ struct Keys {
       codes[WHOLE_GROUPS] = make_uint4(half_group.x, 0, half_group.y, 0);
     }
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) steps[group] = From::load4(tile + CODES + group * 32 + lane / 4 * 4);
+    for (int group = 0; group < GROUPS; group++)
+      steps[group] = From::load4(tile + CODES + group * 32 + lane / 4 * 4);
   }
   DEVICE uint4 words(int group, int h) const {
     const u32 step = __byte_perm(steps[group], 0, h ? 0x3232 : 0x1010);
@@ -132,7 +135,8 @@ struct Values {
       codes[WHOLE_GROUPS] = make_uint4(half_group.x, half_group.y, 0, 0);
     }
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) steps[group] = From::load8(tile + CODES + group * 32 + lane % 4 * 8);
+    for (int group = 0; group < GROUPS; group++)
+      steps[group] = From::load8(tile + CODES + group * 32 + lane % 4 * 8);
   }
   DEVICE uint4 words(int slice) const {
     const uint4 &group = codes[slice / 2];
@@ -214,7 +218,8 @@ struct Sight {
   DEVICE bool sees(int position) const { return position >= first && position <= last; }
 };
 
-// Score tiles hold 8 positions each; `position` is that of the lane's first score; those that row tile r does not see get weights of 0.
+// Score tiles hold 8 positions each; `position` is that of the lane's first score. Those that row tile r does not
+// see get weights of 0.
 template <int N> DEVICE void hide(float (&scores)[N][4], int r, const Sight &sight, int position) {
 #pragma unroll
   for (int n = 0; n < N; n++)

@@ -1,8 +1,8 @@
-"""Attention on the device: rotation and new keys and values, then a decode step's or a prompt's attention.
+"""Attention on the device: rotation, new keys and values, then a decode step's or a prompt's attention.
 
-Knows where keys and values lie, and picks the instance of each kernel; does not know models or tokens as text.
-Letters: T tokens, H query heads, KV heads of keys and of values, E head dim, S positions. A position is read from
-the step state on the device, so that a captured graph serves every position.
+Knows where keys and values lie, and picks the instance of each kernel; does not know models or text. The
+position is read from the step state on the device: a captured graph serves all. Letters: T tokens, H query
+heads, KV heads of keys and of values, E head dim, S positions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.cuda import norms
 from kernels.cuda.device import Array, Device, Kernel
+from kernels.cuda.norms import Rounded, round_rows
 
 MOST_STEP_TOKENS = 8
 """Tokens that `attend_step` takes at most."""
@@ -143,27 +143,17 @@ def append(
     log2(e) into them: their kernels compute powers of 2.
     """
     layout, (n_tokens, n_heads, _) = kv.layout, q.shape
-    n_rows = n_heads + 2 * layout.n_kv_heads
-    if qkv.shape != (n_tokens, n_rows * layout.head_dim):
-        raise ValueError(f"{qkv.shape} are not {n_tokens} rows of {n_rows} heads of {layout.head_dim}")
-    kernel = _kernel(
-        "rope",
-        layout,
-        HEADS=n_heads,
-        KV_HEADS=layout.n_kv_heads,
-        ROPE_DIM=2 * rotation.cosines.shape[1],
-        NEOX=int(rotation.neox),
-        NORMS=int(norms is not None),
-    )
+    if n_tokens != qkv.shape[0] or n_heads != _query_heads(qkv, layout):
+        raise ValueError(f"{qkv.shape} are not the heads of {q.shape} and of {layout.n_kv_heads} KV heads")
+    sizes = {"HEADS": n_heads, "KV_HEADS": layout.n_kv_heads}
     base_2 = 1.0 if layout.kv_type is KVType.F32 else math.log2(math.e)
     device.launch(
-        kernel,
-        (-(-n_rows // _APPEND_WARPS), n_tokens),
+        _kernel("rope", layout, **sizes, **_turning(rotation, norms)),
+        (-(-(n_heads + 2 * layout.n_kv_heads) // _APPEND_WARPS), n_tokens),
         32 * _APPEND_WARPS,
         qkv,
         _NULL if row_scale is None else row_scale,
-        *((norms.query_weight, norms.key_weight) if norms else (_NULL, _NULL)),
-        np.float32(norms.eps if norms else 0.0),
+        *_norm_weights(norms),
         rotation.cosines,
         rotation.sines,
         state,
@@ -176,7 +166,7 @@ def append(
 class _StepInstance(NamedTuple):
     """How `attend_step` is launched for one number of tokens."""
 
-    kernel: Kernel
+    defines: dict[str, int]
     rows: int
     """Of a block."""
     grid: tuple[int, int]
@@ -210,32 +200,40 @@ def step_scratch(device: Device, layout: KVLayout, n_heads: int) -> StepScratch:
 
 def attend_step(
     device: Device,
-    q: Array,
+    qkv: Array,
     kv: KVMemory,
     layer: int,
     state: Array,
     scratch: StepScratch,
+    rotation: Rotation,
+    query_scale: float,
     *,
+    norms: HeadNorms | None = None,
     window: int = 0,
-    rounded: norms.Rounded | None = None,
+    rounded: Rounded | None = None,
     floats: Array | None = None,
 ) -> None:
-    """Attention of queries [T, H, E] of `append`, T up to 8, at position state[0] onwards, fast precision.
+    """`append` and attention in one, for up to 8 tokens of the fast precisions.
 
-    A query sees `window` positions, its own included; all up to its own where that is 0. The output [T, H * E] is
-    rounded, or float32, or both.
+    A query sees `window` positions, its own included; all up to its own where that is 0. The output,
+    [T, H * E], is rounded, or float32, or both.
     """
-    layout, (n_tokens, n_heads, head_dim) = kv.layout, q.shape
+    layout, n_tokens = kv.layout, qkv.shape[0]
+    n_heads = _query_heads(qkv, layout)
     instance = _step_instance(device, layout, n_heads, n_tokens)
     # A group of 32 must not lie in two KV heads: different blocks compute them.
-    straddling = rounded is not None and n_heads // layout.n_kv_heads * head_dim % 32 != 0
+    straddling = rounded is not None and n_heads // layout.n_kv_heads * layout.head_dim % 32 != 0
     if straddling and floats is None:
         floats = scratch.floats[:n_tokens]
     device.launch(
-        instance.kernel,
+        _kernel("attention_step", layout, **instance.defines, **_turning(rotation, norms)),
         instance.grid,
         32 * _STEP_WARPS,
-        q,
+        qkv,
+        *_norm_weights(norms),
+        rotation.cosines,
+        rotation.sines,
+        np.float32(query_scale * math.log2(math.e)),
         *_layer(kv, layer),
         state,
         np.int32(n_tokens),
@@ -248,7 +246,7 @@ def attend_step(
     )
     if straddling:
         assert floats is not None
-        norms.round_rows(device, floats, rounded=rounded)
+        round_rows(device, floats, rounded=rounded)
 
 
 def attend_prompt(
@@ -262,9 +260,11 @@ def attend_prompt(
     halves: Array | None = None,
     floats: Array | None = None,
 ) -> None:
-    """The same for any number of tokens; the output [T, H * E] is float16, or float32, or both.
+    """Attention of queries [T, H, E] of `append`, any number of tokens, at position state[0] onwards.
 
-    float16 needs no scale: outputs lie between the extremes of the values, and these are float16 in the cache.
+    A query sees `window` positions, its own included; all up to its own where that is 0. The output,
+    [T, H * E], is float16, or float32, or both. float16 needs no scale: outputs lie between the extremes of
+    the values, which are float16 in the cache.
     """
     layout, (n_tokens, n_heads, _) = kv.layout, q.shape
     group = n_heads // layout.n_kv_heads
@@ -306,6 +306,23 @@ def _kernel(name: str, layout: KVLayout, **defines: int) -> Kernel:
     return Kernel.of(f"{name}.cu", name, KV_TYPE=kv_type, HEAD_DIM=layout.head_dim, **defines)
 
 
+def _query_heads(qkv: Array, layout: KVLayout) -> int:
+    """H of rows of (H + 2 KV) * E."""
+    return qkv.shape[1] // layout.head_dim - 2 * layout.n_kv_heads
+
+
+def _turning(rotation: Rotation, norms: HeadNorms | None) -> dict[str, int]:
+    """The macros of rope.cuh."""
+    rope_dim = 2 * rotation.cosines.shape[1]
+    return {"ROPE_DIM": rope_dim, "NEOX": int(rotation.neox), "NORMS": int(norms is not None)}
+
+
+def _norm_weights(norms: HeadNorms | None) -> tuple[Array | np.uint64, Array | np.uint64, np.float32]:
+    if norms is None:
+        return _NULL, _NULL, np.float32(0.0)
+    return norms.query_weight, norms.key_weight, np.float32(norms.eps)
+
+
 def _layer(kv: KVMemory, layer: int) -> tuple[Array, Array, np.uint64]:
     return kv.keys[layer], kv.values[layer], np.uint64(kv.layout.head_bytes)
 
@@ -320,15 +337,13 @@ def _step_instance(device: Device, layout: KVLayout, n_heads: int, n_tokens: int
     step = 2 * _TILE if layout.tile_bytes <= 2560 else _TILE
     # What the registers of a processor hold without spilling: see `make nvrtc-all`.
     blocks = 3 if rows == 8 and layout.head_dim <= 128 and layout.head_dim * step <= 3072 else 2
-    kernel = _kernel(
-        "attention_step", layout, GROUP=group, ROWS=rows, WARPS=_STEP_WARPS, STEP=step, BLOCKS=blocks
-    )
+    defines = {"GROUP": group, "ROWS": rows, "WARPS": _STEP_WARPS, "STEP": step, "BLOCKS": blocks}
     n_row_tiles = layout.n_kv_heads * -(-n_tokens * group // rows)
     n_steps = -(-layout.max_context // step)
     n_shares = max(
         1, min(_MOST_SHARES, device.n_processors * blocks // n_row_tiles, -(-n_steps // _STEP_WARPS))
     )
-    return _StepInstance(kernel, rows, (n_row_tiles, n_shares))
+    return _StepInstance(defines, rows, (n_row_tiles, n_shares))
 
 
 def _prompt_shared_bytes(layout: KVLayout, n_warps: int, n_keys: int) -> int:

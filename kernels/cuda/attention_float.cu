@@ -18,8 +18,8 @@ constexpr int WARPS = THREADS / 32;
 constexpr int DIMS = (HEAD_DIM + THREADS - 1) / THREADS;  // of a thread
 
 KERNEL __launch_bounds__(THREADS)
-attention_float(const float *q, const float *keys, const float *values, u64 head_bytes, const int *state, int window,
-                float *out) {
+attention_float(const float *q, const float *keys, const float *values, u64 head_bytes, const int *state,
+                int window, float *out) {
   __shared__ float4 query[HEAD_DIM / 4];
   __shared__ float weights[THREADS];
   __shared__ float partial[WARPS];

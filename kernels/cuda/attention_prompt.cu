@@ -1,11 +1,11 @@
 // Attention of many query tokens at once (prefill): arXiv:2307.08691 with plain tensor-core instructions.
 //
 //   out[t, h] = sum over p of softmax(q[t, h] . k[p])[p] * v[p],  p <= start + t, and > start + t - window
-// GROUP query heads share a KV head, so the rows of one are (token, head of the group), row = token * GROUP + head. A
-// block takes 16 rows a warp of one KV head and goes through the positions that they see, KEYS at a time: while the
-// warps work on one run of keys and values, the next is copied into shared memory. Their order in memory is that of
-// the fragments (attention.cuh), so that shared memory is read 16 bytes a lane without conflicts. KV_Q8_0 is
-// made half floats on the way, once for the block. The longest blocks start first.
+// GROUP query heads share a KV head, so the rows of one are (token, head of the group), row = token * GROUP + head.
+// A block takes 16 rows a warp of one KV head and goes through the positions that they see, KEYS at a time: while
+// the warps work on one run of keys and values, the next is copied into shared memory. Their order in memory is
+// that of the fragments (attention.cuh), so that shared memory is read 16 bytes a lane without conflicts. KV_Q8_0
+// is made half floats on the way, once for the block. The longest blocks start first.
 //
 // q f16 [T][KV heads * GROUP][HEAD_DIM], times the query scale and log2(e). Scores and sums are f32, weights f16.
 // Output [T][heads * HEAD_DIM] f16 or f32 or both: it lies between the values' extremes, which are f16 themselves.

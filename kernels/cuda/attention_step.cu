@@ -1,19 +1,25 @@
-// Attention of 1 to 8 query tokens to the whole cache: the context is split over warps and blocks.
+// A decode step's attention: 1 to 8 new tokens join the cache and attend to all of it, which is split over the GPU.
 //
 //   out[t, h] = sum over p of softmax(q[t, h] . k[p])[p] * v[p],  p <= start + t, and > start + t - window
 // Bound by reading the cache once. GROUP query heads share a KV head, so the rows of one are (token, head of the
 // group), row = token * GROUP + head. Block (x, y) takes ROWS rows (8 or 16) of one KV head, x = KV head * row
-// tiles + row tile, and a share y of the positions. Its warps do not wait for one another: each has steps of
-// STEP positions of its own, loaded straight into the fragments of its tensor cores while the step before
-// is computed, and a softmax of its own. Then the block merges its warps, and the last block of a row tile its shares.
-// How many shares there are follows from the length, which is read from the device; blocks beyond it leave at once.
+// tiles + row tile, and a share y of the positions. Its warps do not wait for one another: each has steps of STEP
+// positions of its own, loaded straight into the fragments of its tensor cores while the step before is computed,
+// and a softmax of its own. Then the block merges its warps, and the last block of a row tile merges the shares.
+// How many shares there are follows from the length, which is read on the device; blocks beyond it leave at once.
 //
-// q f16 [T][KV heads * GROUP][HEAD_DIM], times the query scale and log2(e). Scores and sums are f32, weights f16.
-// Output: f32 [T][heads * HEAD_DIM], or rounded (rounding.cuh; GROUP * HEAD_DIM a multiple of 32), or both.
-// partials f32 [grid x][grid y][ROWS][HEAD_DIM], sums f32 [grid x][grid y][ROWS][top, sum], counters [grid x]
-// zero before the first launch; every launch leaves them zero.
+// Before that, while the first keys and values are on their way, a block norms and turns its queries, and appends
+// those new keys and values that lie in its share: it alone reads them. (Blocks of the KV head's other row tiles
+// write the same bytes to the same place.)
+//
+// Reads the product's rows, f32 [T][(heads + 2 KV heads) * HEAD_DIM]: queries, keys, values; cosines and sines f32
+// [positions][ROPE_DIM / 2]; query_scale holds log2(e), for weights are powers of 2. Scores and sums are f32,
+// queries and weights f16. Output: f32 [T][heads * HEAD_DIM], or rounded (rounding.cuh; GROUP * HEAD_DIM must be a
+// multiple of 32), or both. Scratch: partials f32 [grid x][grid y][ROWS][HEAD_DIM], partial_sums (top, sum) f32
+// [grid x][grid y][ROWS], counters [grid x] zero before the first launch; every launch leaves them zero.
 #include "ptx.cuh"
 #include "attention.cuh"
+#include "rope.cuh"
 #include "rounding.cuh"
 
 #ifndef GROUP
@@ -35,13 +41,12 @@
 constexpr int THREADS = WARPS * 32;
 constexpr int ROW_TILES = ROWS / 8;
 constexpr int TILES = STEP / TILE;
-constexpr int VECTORS = HEAD_DIM / 4;   // of a row
 constexpr int MOST_SHARES = 128;
+constexpr int AT_ONCE = 8;  // shares whose output is on its way to the one block that merges them
 // Rows lie so far apart that the lanes of a warp, which hold 2 rows of 8 dims each, write to 32 banks.
 constexpr int ROW_STRIDE = HEAD_DIM + 4;
 constexpr int SHARED_FLOATS = ROWS * (WARPS * ROW_STRIDE > MOST_SHARES ? WARPS * ROW_STRIDE : MOST_SHARES);
 
-DEVICE float4 scaled(float4 v, float by) { return make_float4(v.x * by, v.y * by, v.z * by, v.w * by); }
 DEVICE float4 add_scaled(float4 sum, float4 v, float by) {
   return make_float4(sum.x + v.x * by, sum.y + v.y * by, sum.z + v.z * by, sum.w + v.w * by);
 }
@@ -52,11 +57,14 @@ struct Output {
   float *d, *s, *floats;
   int n_columns, first_column, first_row, n_rows;
 
-  // All lanes of a warp: four dims of a row each, `vector` counts them through the block's rows.
-  DEVICE void store(int vector, float4 v) const {
-    const int row = first_row + vector / VECTORS;
-    const int token = row / GROUP, column = first_column + row % GROUP * HEAD_DIM + vector % VECTORS * 4;
-    const bool valid = vector < n_rows * VECTORS;
+  // Groups of four dims, up to whole warps: rounding shuffles.
+  DEVICE int end_four() const { return (n_rows * FOURS + 31) / 32 * 32; }
+
+  // All lanes of a warp: four dims of a row each, `four` counts them through the block's rows.
+  DEVICE void store(int four, float4 v) const {
+    const int row = first_row + four / FOURS;
+    const int token = row / GROUP, column = first_column + row % GROUP * HEAD_DIM + four % FOURS * 4;
+    const bool valid = four / FOURS < n_rows;
     if (q) {
       const int padded = (n_columns + 127) / 128 * 128;
       round_four(rounded_row(q, d, s, token, padded), valid ? column : padded, v);
@@ -65,19 +73,119 @@ struct Output {
   }
 };
 
+// The keys or the values of a step into registers.
+template <class Fragments> DEVICE void load_step(Fragments (&tiles)[TILES], const u8 *cache, int step, int lane) {
+  cache += (u64)step * (TILES * TILE_BYTES);
+#pragma unroll
+  for (int i = 0; i < TILES; i++) tiles[i].template load<FromGlobal>(cache + i * TILE_BYTES, lane);
+}
+
+// The product's rows, and what turns them into queries, keys and values of one KV head.
+struct Heads {
+  const float *qkv, *q_weight, *k_weight, *cosines, *sines;
+  float eps, query_scale;
+  int n_heads, n_kv_heads, kv_head;
+
+  DEVICE void load(Head &head, int token, int index) const {
+    head.load(qkv + ((u64)token * (n_heads + 2 * n_kv_heads) + index) * HEAD_DIM, 1.0f);
+  }
+  DEVICE void turn(Head &head, const float *weight, int position, float *scratch) const {
+    const u64 at = (u64)position * (ROPE_DIM / 2);
+    head.turn(weight, eps, cosines + at, sines + at, scratch);
+  }
+
+  // Row `row` of the block that begins with `first_row`, among the fragments that its warps read.
+  DEVICE void prepare_query(uint4 *fragments, int start, int first_row, int row, float *scratch) const {
+    const int token = (first_row + row) / GROUP;
+    Head head;
+    load(head, token, kv_head * GROUP + (first_row + row) % GROUP);
+    turn(head, q_weight, start + token, scratch);
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+      const int dim = 4 * (threadIdx.x % 32 + 32 * i), group = dim / 32, run = group < WHOLE_GROUPS ? 8 : 4;
+      if (dim >= HEAD_DIM) continue;
+      uint4 *const fragment = fragments + (row / 8 * GROUPS + group) * 32 + row % 8 * 4 + dim % 32 / run;
+      const float4 v = scaled(head.v[i], query_scale);
+      ((uint2 *)fragment)[dim % run / 4] = make_uint2(pack_halves(v.x, v.y), pack_halves(v.z, v.w));
+    }
+  }
+
+  // The key or the value of a token into the cache of its KV head.
+  DEVICE void append(u8 *cache, bool is_value, int token, int position, float *scratch) const {
+    u8 *const tile = cache + (u64)(position / TILE) * TILE_BYTES;
+    Head head;
+    load(head, token, n_heads + (is_value ? n_kv_heads : 0) + kv_head);
+    if (is_value) {
+      head.store_values(tile, position % TILE);
+    } else {
+      turn(head, k_weight, position, scratch);
+      head.store_keys(tile, position % TILE);
+    }
+  }
+};
+
+// What the shares of a row tile come to: each one's output times a factor. `factors` has room for [share][row].
+DEVICE void merge_shares(const Output &output, const float *partials, const float2 *sums, int n_shares,
+                         float *factors) {
+  const int lane = threadIdx.x % 32;
+  for (int row = threadIdx.x / 32; row < output.n_rows; row += WARPS) {
+    float tops[MOST_SHARES / 32], share_sums[MOST_SHARES / 32], top = LOWEST, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_SHARES / 32; i++) {
+      tops[i] = LOWEST, share_sums[i] = 0.0f;
+      if (lane + 32 * i < n_shares) {
+        const uint2 both = load8(sums + (lane + 32 * i) * ROWS + row);
+        tops[i] = __uint_as_float(both.x), share_sums[i] = __uint_as_float(both.y);
+      }
+      top = fmaxf(top, tops[i]);
+    }
+    top = warp_max(top);
+#pragma unroll
+    for (int i = 0; i < MOST_SHARES / 32; i++) {
+      tops[i] = fast_exp2(tops[i] - top);
+      sum += tops[i] * share_sums[i];
+    }
+    const float inverse = 1.0f / warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < MOST_SHARES / 32; i++)
+      if (lane + 32 * i < n_shares) factors[(lane + 32 * i) * ROWS + row] = tops[i] * inverse;
+  }
+  __syncthreads();
+  for (int four = threadIdx.x; four < output.end_four(); four += THREADS) {
+    const int row = min(four / FOURS, ROWS - 1);
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (row < output.n_rows) {
+      for (int first = 0; first < n_shares; first += AT_ONCE) {
+        float4 parts[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+          const int share = min(first + i, n_shares - 1);
+          parts[i] = load_four(partials + ((u64)share * ROWS * FOURS + four) * 4, 0, HEAD_DIM);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+          if (first + i < n_shares) v = add_scaled(v, parts[i], factors[(first + i) * ROWS + row]);
+      }
+    }
+    output.store(four, v);
+  }
+}
+
 KERNEL __launch_bounds__(THREADS, BLOCKS)
-attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, const int *state, int n_tokens,
-               int window, float *partials, float2 *partial_sums, u32 *counters, u8 *rounded_q, float *rounded_d,
-               float *rounded_s, float *floats) {
-  __shared__ float merged[SHARED_FLOATS];
+attention_step(const float *qkv, const float *q_weight, const float *k_weight, float eps, const float *cosines,
+               const float *sines, float query_scale, u8 *keys, u8 *values, u64 head_bytes, const int *state,
+               int n_tokens, int window, float *partials, float2 *partial_sums, u32 *counters, u8 *rounded_q,
+               float *rounded_d, float *rounded_s, float *floats) {
+  __shared__ __align__(16) float merged[SHARED_FLOATS];
   __shared__ float2 sums[WARPS][ROWS];
-  __shared__ uint4 shared_query[QUERY_IN_REGISTERS ? 1 : ROW_TILES * GROUPS * 32];
+  __shared__ uint4 shared_query[ROW_TILES * GROUPS * 32];
   __shared__ bool is_last;
   let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int all_rows = n_tokens * GROUP, row_tiles = (all_rows + ROWS - 1) / ROWS;
   const int kv_head = blockIdx.x / row_tiles, first_row = blockIdx.x % row_tiles * ROWS;
-  const int n_columns = gridDim.x / row_tiles * GROUP * HEAD_DIM;
+  const int n_kv_heads = gridDim.x / row_tiles, n_heads = n_kv_heads * GROUP;
+  const int n_rows = min(ROWS, all_rows - first_row);
   keys += kv_head * head_bytes;
   values += kv_head * head_bytes;
 
@@ -91,28 +199,35 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
   Values value[TILES];
   const int stride = n_shares * WARPS;
   int step = first_step + share * WARPS + warp;
-  if (step < end_step) {
-#pragma unroll
-    for (int i = 0; i < TILES; i++) key[i].load<FromGlobal>(keys + (u64)(step * TILES + i) * TILE_BYTES, lane);
-#pragma unroll
-    for (int i = 0; i < TILES; i++) value[i].load<FromGlobal>(values + (u64)(step * TILES + i) * TILE_BYTES, lane);
+  const bool is_old = (step + 1) * STEP <= start;  // the first step has no new position
+  if (is_old) {
+    load_step(key, keys, step, lane);
+    load_step(value, values, step, lane);
+  }
+  const Heads heads = {qkv, q_weight, k_weight, cosines, sines, eps, query_scale, n_heads, n_kv_heads, kv_head};
+  for (int i = warp; i < 2 * n_tokens + n_rows; i += WARPS) {
+    float *const scratch = merged + warp * HEAD_DIM;
+    const int token = i / 2;
+    if (i >= 2 * n_tokens) heads.prepare_query(shared_query, start, first_row, i - 2 * n_tokens, scratch);
+    else if (((start + token) / STEP - first_step) % stride / WARPS == share)
+      heads.append(i % 2 ? values : keys, i % 2, token, start + token, scratch);
+  }
+  __syncthreads();
+  if (!is_old && step < end_step) {
+    load_step(key, keys, step, lane);
+    load_step(value, values, step, lane);
   }
 
+  // Rows beyond the last hold anything: no other row sees them, and they are not stored.
   uint4 query[ROW_TILES][GROUPS];
   int positions[ROW_TILES];
 #pragma unroll
   for (int r = 0; r < ROW_TILES; r++) {
-    const int row = first_row + 8 * r + g, token = min(row / GROUP, n_tokens - 1);
-    positions[r] = start + token;
-    const u16 *from = q + ((u64)token * (n_columns / HEAD_DIM) + kv_head * GROUP + row % GROUP) * HEAD_DIM;
+    positions[r] = start + min((first_row + 8 * r + g) / GROUP, n_tokens - 1);
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
-      if (!QUERY_IN_REGISTERS && group % WARPS != warp) continue;
-      query[r][group] = row < all_rows ? query_words(from, group, lane) : make_uint4(0, 0, 0, 0);
-      if (!QUERY_IN_REGISTERS) shared_query[(r * GROUPS + group) * 32 + lane] = query[r][group];
-    }
+    for (int group = 0; group < GROUPS; group++)
+      if (QUERY_IN_REGISTERS) query[r][group] = shared_query[(r * GROUPS + group) * 32 + lane];
   }
-  if (!QUERY_IN_REGISTERS) __syncthreads();
 
   // The output is kept transposed: a lane has dims g and g + 8 of each slice, rows 2t and 2t + 1 of each row tile.
   float out[SLICES][ROW_TILES][4] = {};
@@ -133,10 +248,7 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
       }
     }
     const int base = step * STEP, next = step + stride;
-    if (next < end_step) {
-#pragma unroll
-      for (int i = 0; i < TILES; i++) key[i].load<FromGlobal>(keys + (u64)(next * TILES + i) * TILE_BYTES, lane);
-    }
+    if (next < end_step) load_step(key, keys, next, lane);
     const bool at_edge = base + STEP > start + 1 || (window && base <= n_positions - 1 - window);
     if (at_edge) {
 #pragma unroll
@@ -148,7 +260,8 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
     softmax.take(scores, fade);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
-      const float even = __shfl_sync(0xffffffffu, fade[r], 8 * t), odd = __shfl_sync(0xffffffffu, fade[r], 8 * t + 4);
+      const float even = __shfl_sync(0xffffffffu, fade[r], 8 * t);
+      const float odd = __shfl_sync(0xffffffffu, fade[r], 8 * t + 4);
 #pragma unroll
       for (int slice = 0; slice < SLICES; slice++) {
         out[slice][r][0] *= even;
@@ -171,10 +284,7 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
         for (int r = 0; r < ROW_TILES; r++)
           mma_f16_k16(out[slice][r], words.x, words.y, words.z, words.w, weights[2 * i][r], weights[2 * i + 1][r]);
       }
-    if (next < end_step) {
-#pragma unroll
-      for (int i = 0; i < TILES; i++) value[i].load<FromGlobal>(values + (u64)(next * TILES + i) * TILE_BYTES, lane);
-    }
+    if (next < end_step) load_step(value, values, next, lane);
   }
 
   // Merge the warps.
@@ -192,13 +302,11 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
     }
   }
   __syncthreads();
-  const Output output = {rounded_q, rounded_d, rounded_s, floats, n_columns, kv_head * GROUP * HEAD_DIM, first_row,
-                         min(ROWS, all_rows - first_row)};
-  // A warp takes part as a whole: rounding shuffles.
-  const int n_vectors = output.n_rows * VECTORS, end_vector = (n_vectors + 31) / 32 * 32;
+  const Output output = {rounded_q, rounded_d, rounded_s, floats, n_heads * HEAD_DIM, kv_head * GROUP * HEAD_DIM,
+                         first_row, n_rows};
   const u64 tile = (u64)blockIdx.x * gridDim.y;
-  for (int vector = threadIdx.x; vector < end_vector; vector += THREADS) {
-    const int row = min(vector / VECTORS, ROWS - 1), column = vector % VECTORS * 4;
+  for (int four = threadIdx.x; four < output.end_four(); four += THREADS) {
+    const int row = min(four / FOURS, ROWS - 1), column = four % FOURS * 4;
     float top = LOWEST, sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) top = fmaxf(top, sums[w][row].x);
@@ -210,10 +318,10 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
       v = add_scaled(v, *(const float4 *)(merged + (w * ROWS + row) * ROW_STRIDE + column), by);
     }
     if (n_shares == 1) {
-      output.store(vector, scaled(v, 1.0f / sum));
-    } else if (vector < n_vectors) {
+      output.store(four, scaled(v, 1.0f / sum));
+    } else if (four / FOURS < n_rows) {
       const u64 place = (tile + share) * ROWS + row;
-      ((float4 *)partials)[place * VECTORS + vector % VECTORS] = v;
+      ((float4 *)partials)[place * FOURS + four % FOURS] = v;
       if (column == 0) partial_sums[place] = make_float2(top, sum);
     }
   }
@@ -227,41 +335,5 @@ attention_step(const u16 *q, const u8 *keys, const u8 *values, u64 head_bytes, c
   }
   __syncthreads();
   if (!is_last) return;
-  // Each share's factor of a row.
-  for (int row = warp; row < output.n_rows; row += WARPS) {
-    float tops[MOST_SHARES / 32], share_sums[MOST_SHARES / 32], top = LOWEST, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++) {
-      tops[i] = LOWEST, share_sums[i] = 0.0f;
-      if (lane + 32 * i < n_shares) {
-        const uint2 both = load8(partial_sums + (tile + lane + 32 * i) * ROWS + row);
-        tops[i] = __uint_as_float(both.x), share_sums[i] = __uint_as_float(both.y);
-      }
-      top = fmaxf(top, tops[i]);
-    }
-    top = warp_max(top);
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++) {
-      tops[i] = fast_exp2(tops[i] - top);
-      sum += tops[i] * share_sums[i];
-    }
-    const float inverse = 1.0f / warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++)
-      if (lane + 32 * i < n_shares) merged[(lane + 32 * i) * ROWS + row] = tops[i] * inverse;
-  }
-  __syncthreads();
-  for (int vector = threadIdx.x; vector < end_vector; vector += THREADS) {
-    const int row = min(vector / VECTORS, ROWS - 1);
-    const float *from = partials + (tile * ROWS + row) * HEAD_DIM + vector % VECTORS * 4;
-    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (vector < n_vectors) {
-#pragma unroll 16
-      for (int i = 0; i < n_shares; i++) {
-        const float4 part = load_four(from + (u64)i * ROWS * HEAD_DIM, 0, VECTORS);
-        v = add_scaled(v, part, merged[i * ROWS + row]);
-      }
-    }
-    output.store(vector, v);
-  }
+  merge_shares(output, partials + tile * ROWS * HEAD_DIM, partial_sums + tile * ROWS, n_shares, merged);
 }

@@ -142,7 +142,6 @@ class Rotation:
         row_length: int,
         *,
         gated: bool = False,
-        n_bytes: int = _ROTATED_BYTES,
     ) -> None:
         """Make them; `gated` is of gate and up rows. Raises DeviceMemoryError."""
         self._device = device
@@ -151,7 +150,8 @@ class Rotation:
         one = matrices.vram_bytes(quant_type, n_rows, row_length)
         native = device.upload(self._native)
         self.matrices = [
-            _matrix(device, quant_type, n_rows, row_length, native) for _ in range(max(2, -(-n_bytes // one)))
+            _matrix(device, quant_type, n_rows, row_length, native)
+            for _ in range(max(2, -(-_ROTATED_BYTES // one)))
         ]
         """All with the same contents."""
         device.fence()

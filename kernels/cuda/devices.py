@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import importlib.util
+import sys
 from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -160,3 +161,18 @@ class _Management:
         ):
             return None
         return int(memory.free)
+
+
+def main() -> int:
+    """Print the GPUs, or why there is none; 1 then."""
+    found = devices()
+    if isinstance(found, NoDevice):
+        print(f"no GPU to compute on: {found.reason}", file=sys.stderr)
+        return 1
+    for facts in found:
+        print(f"cuda:{facts.ordinal}  {facts}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

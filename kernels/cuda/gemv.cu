@@ -82,7 +82,11 @@ DEVICE float chunk_sum(const W::Raw &raw, const Activations &x, int chunk, int l
   return sum;
 }
 
-KERNEL __launch_bounds__(WARPS * 32)
+// The more each warp has under way, the fewer warps it takes; gated, it has twice as many addresses too.
+constexpr int LOADS = ROWS * UNROLL + (ROWS > OUTPUTS ? 2 : 0);
+constexpr int RESIDENT_WARPS = LOADS == 1 ? 40 : LOADS == 2 ? 32 : LOADS <= 4 ? 24 : 16;
+
+KERNEL RESIDENT(RESIDENT_WARPS)
 gemv(const u8 *weights, const u8 *q, const float *d, const float *s, float *out, int n_rows) {
   let_next_start();
   multiply_rows<1>(weights, out, n_rows, 0, [&](const W::Raw *raw, int chunk, int lane, float (*sums)[1]) {

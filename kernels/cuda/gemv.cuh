@@ -31,6 +31,10 @@ constexpr int OUTPUTS = ROWS_PER_WARP;
 constexpr int ROWS = IS_GATED<EPILOGUE> ? 2 * OUTPUTS : OUTPUTS;
 static_assert(WARPS % WARPS_PER_ROW == 0);
 
+// Bounds of a kernel of which a processor is to hold `warps` at once: without them the compiler aims at numbers of its
+// own and spills for them.
+#define RESIDENT(warps) __launch_bounds__(WARPS * 32, (warps) / WARPS > 1 ? (warps) / WARPS : 1)
+
 // out[column * out_stride + row] (+)= what `add` summed up: add(raw, chunk, lane, sums) adds this lane's part of one
 // chunk of each row, raw[ROWS], to sums[ROWS][N]. n_rows is at least ROWS.
 template <int N, class Add>

@@ -5,13 +5,14 @@
 //   group of 32:  c = 128 * (codes times hi) + codes times lo      whole numbers, exact
 //   row, column:  sum over groups of scale * step * c - minimum * (step * sum of x)
 // A warp takes TILES tiles of 16 rows and every SPLIT-th unit of them: a chunk, or a block of 256 for the K types.
-// Lane (g, t) holds lane t of rows g and g + 8, which is its fragment of A as it is, and loads lane t of column g,
-// its fragment of B. What is to be subtracted from codes goes through the tensor cores as rows of constants, once
-// for all tiles; minimums times sums of x are a small product of their own. With up to 4 columns, hi and lo stand side
-// by side in one B. Columns of B beyond n_columns repeat the last one and are not stored.
-// Units are loaded DEPTH ahead, the first before the kernel before this one ends: weights are never written in a step.
-// The SPLIT warps of the same rows add up through shared memory, in a fixed order. A block has WARPS / SPLIT groups of
-// rows; grid: groups / groups of a block. Reads the matrix once; x, 19 bytes a weight of a row, comes from L1 and L2.
+// Lane (g, t) holds lane t of rows g and g + 8, which is its fragment of A as it is. What is to be subtracted from codes
+// goes through the tensor cores as rows of constants, once for all tiles; minimums times sums of x are a small product
+// of their own. With up to 4 columns, hi and lo stand side by side in one B.
+// Weights go to registers DEPTH units ahead, the first before the kernel before this one ends: weights are never written
+// in a step. x goes through shared memory, in fragments of B, once for all warps of a block: SLICES slices of it are
+// there or on their way. The warps of the same outputs, a team, add up at the end, in a fixed order. Grid: outputs /
+// outputs of a block. Reads the matrix once, and x, 19 bytes a weight of a row, in every
+// block.
 #include "epilogue.cuh"
 #include "formats.cuh"
 
@@ -27,8 +28,8 @@
 #ifndef EPILOGUE
 #error "EPILOGUE: what becomes of the sums"
 #endif
-#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(DEPTH)
-#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), DEPTH: launch_settings.py chooses them"
+#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(DEPTH) || !defined(BLOCKS) || !defined(SLICES)
+#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), DEPTH, BLOCKS (of a processor), SLICES: see columns.py"
 #endif
 
 using W = Quantised<FORMAT, WIDTH>;
@@ -37,8 +38,9 @@ constexpr int UNIT = W::WHOLE_SCALES ? 2 : 1;
 constexpr int UNITS = W::CHUNKS / UNIT;
 constexpr int PADDED = W::CHUNKS * CHUNK;
 constexpr bool GATED = IS_GATED<EPILOGUE>;
-// Of the rows of `out`: the first half of the tiles are gate rows then, the others the up rows to them.
-constexpr int OUT_TILES = GATED ? TILES / 2 : TILES;
+// Gate rows and up rows: of two tiles of a warp, one is of each; with one tile, other warps of the team have up rows.
+constexpr int SIDES = GATED && TILES == 1 ? 2 : 1;
+constexpr int OUT_TILES = GATED ? (TILES + 1) / 2 : TILES;
 constexpr int OUT_ROWS = 16 * OUT_TILES;
 constexpr bool SIDE_BY_SIDE = COLUMNS == 4;
 constexpr int PARTS = SIDE_BY_SIDE ? 1 : 2;
@@ -48,9 +50,26 @@ constexpr bool SCALED_CODES = FORMAT == Q2_K;
 constexpr bool HALVES = W::SCALES == 8 && !SCALED_CODES;
 // Floats from column to column in shared memory: 2 * PITCH % 32 == 8, so that no two lanes share a bank.
 constexpr int PITCH = 16 * TILES + 4;
-constexpr int TEAM = 32 * SPLIT;
-constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + TEAM - 1) / TEAM;
-static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % SPLIT == 0 && TILES % (GATED ? 2 : 1) == 0);
+// Warps of the same outputs.
+constexpr int TEAM = SPLIT * SIDES;
+constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + 32 * TEAM - 1) / (32 * TEAM);
+
+// Shared memory: of each chunk its fragments of B, 16 bytes a lane for each four words; then of each column the steps of
+// four groups; then the sums of eight halves.
+constexpr int FRAGMENTS = 2 * PARTS;
+constexpr int STEPS_AT = FRAGMENTS * 512;
+constexpr int SUMS_AT = STEPS_AT + COLUMNS * 16;
+constexpr int CHUNK_BYTES = SUMS_AT + (W::HAS_MINIMUM ? COLUMNS * 32 : 0);
+// All warps take their units of a slice before the next. columns.py computes these sizes too.
+constexpr int ROUND = SPLIT * DEPTH;
+constexpr int ROUNDS = ROUND * UNIT < 8 ? 8 / (ROUND * UNIT) : 1;
+constexpr int SLICE_UNITS = ROUND * ROUNDS;
+constexpr int SLICE_BYTES = SLICE_UNITS * UNIT * CHUNK_BYTES;
+constexpr int ALL_SLICES = (UNITS + SLICE_UNITS - 1) / SLICE_UNITS;
+// Slices take turns in shared memory where they are not all there; then one of them is free to be filled.
+constexpr bool TURNS = SLICES < ALL_SLICES;
+constexpr int AHEAD = TURNS ? SLICES - 1 : SLICES;
+static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % TEAM == 0 && TILES <= 2 && AHEAD >= 1);
 
 // One warp's unit: rows g and g + 8 of each tile.
 struct Unit {
@@ -63,40 +82,57 @@ struct Activations {
   float steps[2][4];
 };
 
-// Where a lane reads x.
-struct Lane {
-  const u8 *q;
-  const float *d[2];
-  const float *s;
-};
-
-DEVICE Lane lane_of(const u8 *q, const float *d, const float *s, int n_columns, int g, int t) {
-  // The column of x at place `i` of the 8 columns of B.
-  auto column = [&](int i) { return min(i % COLUMNS, n_columns - 1); };
-  Lane lane;
-  lane.q = q + column(g) * (2 * PADDED) + (SIDE_BY_SIDE && g >= 4 ? PADDED : 0) + t * 16;
-  for (int i = 0; i < 2; i++) lane.d[i] = d + column(2 * t + i) * (PADDED / 32);
-  lane.s = s + column(g) * (PADDED / 16) + t;
-  return lane;
-}
-
-DEVICE Activations load_activations(const Lane &lane, int chunk) {
+DEVICE Activations activations(const u8 *chunk, int lane) {
   Activations x;
 #pragma unroll
-  for (int part = 0; part < PARTS; part++)
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const uint4 v = load16(lane.q + (2 * part + half) * (PADDED / 2) + chunk * (LANES * 16));
-      u32 *words = x.words[part] + 4 * half;
-      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-    }
+  for (int i = 0; i < FRAGMENTS; i++) {
+    const uint4 v = *(const uint4 *)(chunk + i * 512 + lane * 16);
+    u32 *words = x.words[i / 2] + 4 * (i % 2);
+    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+  }
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const uint4 v = load16(lane.d[i] + chunk * 4);
-    x.steps[i][0] = __uint_as_float(v.x), x.steps[i][1] = __uint_as_float(v.y);
-    x.steps[i][2] = __uint_as_float(v.z), x.steps[i][3] = __uint_as_float(v.w);
+    const float4 v = *(const float4 *)(chunk + STEPS_AT + (2 * (lane % 4) + i) % COLUMNS * 16);
+    x.steps[i][0] = v.x, x.steps[i][1] = v.y, x.steps[i][2] = v.z, x.steps[i][3] = v.w;
   }
   return x;
+}
+
+// What each lane copies of x. Column g of B is column g % COLUMNS of x, its low bytes from g = 4 on if side by side.
+struct Source {
+  const u8 *fragment;
+  // Steps from lanes below COLUMNS, sums from twice as many after them.
+  const u8 *rest;
+  int rest_bytes;
+  bool has_fragment, has_rest;
+};
+
+DEVICE Source source_of(const u8 *q, const float *d, const float *s, int n_columns, int lane) {
+  Source from;
+  const int column = lane / 4 % COLUMNS;
+  from.has_fragment = column < n_columns;
+  from.fragment = q + column * (2 * PADDED) + (SIDE_BY_SIDE && lane >= 16 ? PADDED : 0) + lane % 4 * 16;
+  const bool steps = lane < COLUMNS;
+  const int of = steps ? lane : (lane - COLUMNS) / 2;
+  from.has_rest = of < n_columns;
+  from.rest_bytes = steps ? 16 : 32;
+  from.rest = steps ? (const u8 *)(d + of * (PADDED / 32))
+                    : (const u8 *)(s + of * (PADDED / 16)) + (lane - COLUMNS) % 2 * 16;
+  return from;
+}
+
+// This warp's chunks of a slice; zeros for columns that are not there.
+DEVICE void copy_slice(u8 *slice, const Source &from, int first_chunk, int warp, int lane) {
+  const int n_chunks = min(SLICE_UNITS * UNIT, W::CHUNKS - first_chunk);
+#pragma unroll 1
+  for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
+    u8 *to = slice + chunk * CHUNK_BYTES + lane * 16;
+    const u8 *fragment = from.fragment + (first_chunk + chunk) * (LANES * 16);
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; i++) copy_async16(to + i * 512, fragment + i * (PADDED / 2), from.has_fragment);
+    if (lane < (W::HAS_MINIMUM ? 3 : 1) * COLUMNS)
+      copy_async16(to + STEPS_AT, from.rest + (first_chunk + chunk) * from.rest_bytes, from.has_rest);
+  }
 }
 
 DEVICE u32 word(const W::Raw &raw, int w) {
@@ -176,20 +212,20 @@ DEVICE void multiply_minimums(float (&sums)[4], const float (&a)[2][2], Split b0
 }
 
 // Take a unit's minimums times sums of x from `sums`: in units of minimums for the K types.
-DEVICE void subtract_minimums(float (&sums)[TILES][4], const Unit &unit, const Lane &lane, int first_chunk, bool counts,
-                              int t) {
+DEVICE void subtract_minimums(float (&sums)[TILES][4], const Unit &unit, const u8 *chunks, int g, int t) {
   // Lane t of a chunk has the sum of group t, or of halves t and t + 4; zero where B holds high bytes.
+  const bool counts = !SIDE_BY_SIDE || g >= 4;
   constexpr int PER_CHUNK = W::SCALES == 8 ? 2 : 1;
   Split x[UNIT][PER_CHUNK];
 #pragma unroll
   for (int c = 0; c < UNIT; c++) {
-    const float *s = lane.s + (first_chunk + c) * 8;
+    const float *s = (const float *)(chunks + c * CHUNK_BYTES + SUMS_AT) + g % COLUMNS * 8;
     if constexpr (PER_CHUNK == 2) {
-      x[c][0] = split(counts ? __uint_as_float(load4(s)) : 0.0f);
-      x[c][1] = split(counts ? __uint_as_float(load4(s + 4)) : 0.0f);
+      x[c][0] = split(counts ? s[t] : 0.0f);
+      x[c][1] = split(counts ? s[t + 4] : 0.0f);
     } else {
-      const uint2 halves = load8(s + t);
-      x[c][0] = split(counts ? __uint_as_float(halves.x) + __uint_as_float(halves.y) : 0.0f);
+      const float2 halves = *(const float2 *)(s + 2 * t);
+      x[c][0] = split(counts ? halves.x + halves.y : 0.0f);
     }
   }
 #pragma unroll
@@ -217,16 +253,18 @@ DEVICE void subtract_minimums(float (&sums)[TILES][4], const Unit &unit, const L
   }
 }
 
-KERNEL __launch_bounds__(WARPS * 32)
+KERNEL __launch_bounds__(WARPS * 32, BLOCKS)
 gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, float *out, int n_rows, int n_columns,
              int out_stride) {
   let_next_start();
-  __shared__ float partial[WARPS][8][PITCH];
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  SHARED_MEMORY(shared);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int n_outputs = GATED ? n_rows / 2 : n_rows;
-  const int own = (blockIdx.x * (WARPS / SPLIT) + warp / SPLIT) * OUT_ROWS;
+  const int part = warp % SPLIT, side = warp % TEAM / SPLIT;
+  const int own = (blockIdx.x * (WARPS / TEAM) + warp / TEAM) * OUT_ROWS;
   // The last group starts earlier rather than read beyond the end; what is another's it does not store.
   const int first = min(own, n_outputs - OUT_ROWS);
+  const bool works = own < n_outputs;
   const Planes planes = W::planes(weights, n_rows);
 
   auto load = [&](Unit &unit, int number) {
@@ -234,7 +272,8 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const u64 row = (u64)first + g + 16 * (tile % OUT_TILES) + 8 * r + (tile < OUT_TILES ? 0 : n_outputs);
+        const bool up = GATED && (TILES == 2 ? tile : side);
+        const u64 row = (u64)first + g + 8 * r + (up ? n_outputs : GATED ? 0 : 16 * tile);
         W::Raw(&raw)[UNIT] = unit.raw[tile][r];
 #pragma unroll
         for (int c = 0; c < UNIT; c++) W::load_codes(raw[c], planes, row, number * UNIT + c, t);
@@ -244,18 +283,28 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
     // Keeps the loads before the arithmetic.
     __syncwarp();
   };
-  // Whether a unit exists; where all do, the compiler sees it.
-  auto inside = [](int number) { return UNITS % (SPLIT * DEPTH) == 0 || number < UNITS; };
+  // Whether there is a unit for this warp; where all have one, the compiler sees it.
+  auto inside = [&](int number) { return works && (UNITS % SLICE_UNITS == 0 || number < UNITS); };
 
   Unit units[DEPTH];
 #pragma unroll
   for (int i = 0; i < DEPTH; i++)
-    if (inside(warp % SPLIT + i * SPLIT)) load(units[i], warp % SPLIT + i * SPLIT);
+    if (inside(part + i * SPLIT)) load(units[i], part + i * SPLIT);
   wait_for_previous();
+
+  const Source from = source_of(q, d, s, n_columns, lane);
+  auto fetch = [&](int slice) {
+    if (slice < ALL_SLICES)
+      copy_slice(shared + slice % SLICES * SLICE_BYTES, from, slice * (SLICE_UNITS * UNIT), warp, lane);
+    copies_commit();
+  };
+#pragma unroll 1
+  for (int slice = 0; slice < AHEAD; slice++) fetch(slice);
 
   // Output `i` of this thread: where it goes, or null.
   auto place = [&](int i) -> float * {
-    const int output = threadIdx.x % TEAM + i * TEAM, column = output / OUT_ROWS, row = first + output % OUT_ROWS;
+    const int output = threadIdx.x % (32 * TEAM) + i * 32 * TEAM, column = output / OUT_ROWS;
+    const int row = first + output % OUT_ROWS;
     return column < n_columns && row >= own ? out + (u64)column * out_stride + row : nullptr;
   };
   float before[OUTPUTS] = {};
@@ -264,50 +313,60 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
     for (int i = 0; i < OUTPUTS; i++)
       if (const float *at = place(i)) before[i] = *at;
 
-  const Lane lane = lane_of(q, d, s, n_columns, g, t);
   float sums[TILES][4] = {};
 #pragma unroll 1
-  for (int round = warp % SPLIT; round < UNITS; round += SPLIT * DEPTH)
+  for (int slice = 0; slice < ALL_SLICES; slice++) {
+    copies_wait<AHEAD - 1>();
+    // Everyone's copies are there, and everyone is done with the slice before.
+    __syncthreads();
+    fetch(slice + AHEAD);
+    const u8 *x = shared + slice % SLICES * SLICE_BYTES + part * (UNIT * CHUNK_BYTES);
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; round++)
 #pragma unroll
-    for (int i = 0; i < DEPTH; i++) {
-      const int number = round + i * SPLIT;
-      if (!inside(number)) break;
-      Unit &unit = units[i];
-      float own_units[TILES][4] = {};
-      auto &chunk_sums = W::WHOLE_SCALES ? own_units : sums;
+      for (int i = 0; i < DEPTH; i++) {
+        const int number = slice * SLICE_UNITS + round * ROUND + i * SPLIT + part;
+        if (!inside(number)) break;
+        Unit &unit = units[i];
+        const u8 *chunks = x + (round * ROUND + i * SPLIT) * (UNIT * CHUNK_BYTES);
+        float in_units[TILES][4] = {};
 #pragma unroll
-      for (int c = 0; c < UNIT; c++)
-        add_chunk(chunk_sums, unit, load_activations(lane, number * UNIT + c), c);
-      if constexpr (W::WHOLE_SCALES)
+        for (int c = 0; c < UNIT; c++) {
+          const Activations of_chunk = activations(chunks + c * CHUNK_BYTES, lane);
+          add_chunk(W::WHOLE_SCALES ? in_units : sums, unit, of_chunk, c);
+        }
+        if constexpr (W::WHOLE_SCALES)
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-          for (int k = 0; k < 4; k++)
-            sums[tile][k] = fmaf(W::unit(unit.raw[tile][k / 2][0]), own_units[tile][k], sums[tile][k]);
-      if constexpr (W::HAS_MINIMUM)
-        subtract_minimums(sums, unit, lane, number * UNIT, !SIDE_BY_SIDE || g >= 4, t);
-      if (number + SPLIT * DEPTH < UNITS) load(unit, number + SPLIT * DEPTH);
-    }
+          for (int tile = 0; tile < TILES; tile++)
+            for (int k = 0; k < 4; k++)
+              sums[tile][k] = fmaf(W::unit(unit.raw[tile][k / 2][0]), in_units[tile][k], sums[tile][k]);
+        if constexpr (W::HAS_MINIMUM) subtract_minimums(sums, unit, chunks, g, t);
+        if (number + ROUND < UNITS) load(unit, number + ROUND);
+      }
+  }
 
+  // The place of x becomes that of the warps' sums.
+  __syncthreads();
+  auto partial = (float(*)[8][PITCH])shared;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++)
     for (int i = 0; i < 4; i++) partial[warp][2 * t + i % 2][16 * tile + g + 8 * (i / 2)] = sums[tile][i];
-  if (SPLIT == 1) __syncwarp();
+  if (TEAM == 1) __syncwarp();
   else __syncthreads();
 #pragma unroll
   for (int i = 0; i < OUTPUTS; i++) {
     float *at = place(i);
     if (!at) continue;
-    const int output = threadIdx.x % TEAM + i * TEAM, column = output / OUT_ROWS, row = output % OUT_ROWS;
+    const int output = threadIdx.x % (32 * TEAM) + i * 32 * TEAM, column = output / OUT_ROWS;
     float sum[2] = {};
 #pragma unroll
-    for (int part = 0; part < SPLIT; part++) {
-      const auto &of_warp = partial[warp / SPLIT * SPLIT + part];
+    for (int half = 0; half < (GATED ? 2 : 1); half++)
 #pragma unroll
-      for (int half = 0; half < TILES / OUT_TILES; half++) {
-        const float one = of_warp[column][half * OUT_ROWS + row];
-        sum[half] += SIDE_BY_SIDE ? fmaf(128.0f, one, of_warp[column + 4][half * OUT_ROWS + row]) : one;
+      for (int of = 0; of < SPLIT; of++) {
+        const auto &sums_of = partial[warp / TEAM * TEAM + (SIDES == 2 ? half * SPLIT : 0) + of];
+        const int row = output % OUT_ROWS + (SIDES == 1 ? half * OUT_ROWS : 0);
+        sum[half] += SIDE_BY_SIDE ? fmaf(128.0f, sums_of[column][row], sums_of[column + 4][row]) : sums_of[column][row];
       }
-    }
     if constexpr (GATED) *at = join<EPILOGUE>(sum[0], sum[1]);
     else *at = before[i] + sum[0];
   }

@@ -12,7 +12,7 @@ DEVICE float dot(float4 a, float4 b, float sum) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-KERNEL __launch_bounds__(WARPS * 32)
+KERNEL RESIDENT(16)
 gemv_float(const u8 *weights, const float *x, int x_stride, float *out, int n_rows, int out_stride) {
   let_next_start();
   auto add = [&](const W::Raw *raw, int chunk, int lane, float (*sums)[COLUMNS]) {

@@ -145,30 +145,24 @@ def _attention(sketch: Sketch, shapes: Shapes, n_step_tokens: Iterable[int]) -> 
 def _attend(sketch: Sketch, shapes: Shapes, layout: KVLayout, n_tokens: int) -> None:
     kv = attention.kv_memory(sketch, layout)
     state = sketch.empty(sampling.STATE_SIZE, np.int32)
-    q = attention.queries(sketch, layout, n_tokens, shapes.n_heads)
     n_outputs = shapes.n_heads * shapes.head_dim
     qkv = sketch.empty((n_tokens, n_outputs + 2 * shapes.n_kv_heads * shapes.head_dim), np.float32)
     table = sketch.empty((_CONTEXT, shapes.rope_dim // 2), np.float32)
-    weight = sketch.empty(shapes.head_dim, np.float32)
-    attention.append(
-        sketch,
-        qkv,
-        q,
-        kv,
-        0,
-        state,
-        Rotation(table, table, shapes.neox),
-        1.0,
-        norms=HeadNorms(weight, weight, 1e-6) if shapes.has_head_norms else None,
-    )
+    rotation, weight = Rotation(table, table, shapes.neox), sketch.empty(shapes.head_dim, np.float32)
+    head_norms = HeadNorms(weight, weight, 1e-6) if shapes.has_head_norms else None
     floats = sketch.empty((n_tokens, n_outputs), np.float32)
+    if layout.kv_type is not KVType.F32 and n_tokens <= attention.MOST_STEP_TOKENS:
+        scratch = attention.step_scratch(sketch, layout, shapes.n_heads)
+        attention.attend_step(
+            sketch, qkv, kv, 0, state, scratch, rotation, 1.0, norms=head_norms, floats=floats
+        )
+        return
+    q = attention.queries(sketch, layout, n_tokens, shapes.n_heads)
+    attention.append(sketch, qkv, q, kv, 0, state, rotation, 1.0, norms=head_norms)
     if layout.kv_type is KVType.F32:
         attention.attend_float(sketch, q, kv, 0, state, floats)
-    elif n_tokens > attention.MOST_STEP_TOKENS:
-        attention.attend_prompt(sketch, q, kv, 0, state, floats=floats)
     else:
-        scratch = attention.step_scratch(sketch, layout, shapes.n_heads)
-        attention.attend_step(sketch, q, kv, 0, state, scratch, floats=floats)
+        attention.attend_prompt(sketch, q, kv, 0, state, floats=floats)
 
 
 def _elementwise(sketch: Sketch, shapes: Shapes) -> None:

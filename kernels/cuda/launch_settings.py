@@ -1,8 +1,8 @@
 """How the products are launched: how many warps, rows and steps, by device, quant type and shape.
 
 Reads measured choices, those of a search on this very device before those that are shipped for its
-architecture, and has a rule for everything else. Knows the macros of gemv.cu and gemv_columns.cu and their bounds;
-compiles and launches nothing. Called by products.py and search.py.
+architecture, and has a rule for everything else. Knows the macros of gemv.cu and gemv_columns.cu and their
+bounds; compiles and launches nothing. Called by products.py and search.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _MOST_WARPS = 16
 _MOST_TOKENS = 8
 MOST_SIDE_BY_SIDE = 4
 """Up to so many tokens gemv_columns computes half as much, by an instance of its own."""
+_MOST_ROUND = 16
+"""Chunks of 8 tokens' activations that fit twice into 99 KiB of shared memory."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 """Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
 
@@ -49,13 +51,16 @@ class ColumnsSettings(NamedTuple):
     """The macros of gemv_columns.cu."""
 
     tiles: int
-    """Of 16 rows, of a warp; even in a gated product."""
+    """Of 16 rows, of a warp: 1 or 2. In a gated product two tiles are of gate and up rows, with one tile the up
+    rows take as many warps again."""
     split: int
     """Warps that share the same rows."""
     warps: int
     """Of a block: a multiple of split."""
     depth: int
     """Units of weights that are loaded ahead."""
+    blocks: int
+    """That a processor shall hold at a time: it bounds the registers of a thread."""
 
 
 class Choice(NamedTuple):
@@ -90,10 +95,10 @@ class LaunchSettings:
     ) -> ColumnsSettings:
         """For 2 to 8 tokens."""
         found: ColumnsSettings | None = self._look_up("columns", quant_type, n_columns, n_rows, n_tokens)
-        settings = found or self._columns_rule(quant_type, n_columns, n_rows)
-        if gated:
+        settings = found or self._columns_rule(quant_type, n_columns, n_rows, gated)
+        if gated and settings.tiles == 1 and settings.warps % (2 * settings.split):
             return settings._replace(tiles=2)
-        # A tile starts within the matrix, so a small one has room for one only.
+        # A small matrix has room for one tile only.
         return settings if n_rows >= _ROWS_OF_TILE * settings.tiles else settings._replace(tiles=1)
 
     def _look_up(self, kernel: str, quant_type: QuantType, n_columns: int, n_rows: int, n_tokens: int) -> Any:
@@ -121,15 +126,29 @@ class LaunchSettings:
         unroll = 2 if -(-steps // warps_per_row) % 2 == 0 and rows <= 2 else 1
         return GemvSettings(warps_per_row, rows, max(1, 8 // warps_per_row) * warps_per_row, unroll)
 
-    def _columns_rule(self, quant_type: QuantType, n_columns: int, n_rows: int) -> ColumnsSettings:
-        """Two tiles where there are enough; as many warps for the same rows as fill the processors."""
+    def _columns_rule(
+        self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
+    ) -> ColumnsSettings:
+        """One block for each processor, with as many groups of rows as make the blocks equally long, and about 16
+        warps; small blocks by turns where there are more groups than that."""
         n_units = units(quant_type, n_columns)
-        tiles = 2 if n_rows >= 2 * _ROWS_OF_TILE * self._n_processors else 1
-        groups = -(-n_rows // (tiles * _ROWS_OF_TILE))
-        split = 1
-        while split < 8 and 2 * split <= n_units and groups * split < 8 * self._n_processors:
-            split *= 2
-        return ColumnsSettings(tiles, split, max(split, 4), 2 if n_units >= 2 * split else 1)
+        tiles = 2 if gated or self._evenly(n_rows, 2) > 0.95 * self._evenly(n_rows, 1) else 1
+        rows_of_group = _ROWS_OF_TILE * (tiles // 2 if gated else tiles)
+        groups = -(-(n_rows // 2 if gated else n_rows) // rows_of_group)
+        depth = 1 if tiles == 2 or unit_chunks(quant_type) == 2 else 2
+        if groups > _MOST_WARPS * self._n_processors:
+            return ColumnsSettings(tiles, 1, 8, depth, 2)
+        groups_of_block = -(-groups // self._n_processors)
+        # Slices of x stay small enough for any GPU's shared memory.
+        most = min(_MOST_WARPS // groups_of_block, _MOST_ROUND // (depth * unit_chunks(quant_type)), n_units)
+        # The fewest turns; then the fewest warps that need no more.
+        split = min(range(1, most + 1), key=lambda warps: (-(-n_units // warps), warps))
+        return ColumnsSettings(tiles, split, groups_of_block * split, depth, 1)
+
+    def _evenly(self, n_rows: int, tiles: int) -> float:
+        """What share of the processors' time is used when each takes whole groups of so many tiles."""
+        each = n_rows / (_ROWS_OF_TILE * tiles * self._n_processors)
+        return each / math.ceil(each)
 
 
 def load(device: DeviceKind, measured: Path | None = None) -> LaunchSettings:
@@ -148,7 +167,7 @@ def shipped(compute_capability: int, n_processors: int) -> LaunchSettings:
 
 
 def save(measured: Path, device_name: str, choices: Iterable[Choice]) -> None:
-    """Write what was measured on a device, beside what the file has of other shapes and devices. Raises OSError."""
+    """Write what was measured on a device, beside what the file has of other shapes. Raises OSError."""
     tables = _read(measured)
     kept = {choice[:5]: choice for choice in (*tables.get(device_name, ()), *choices)}
     tables[device_name] = tuple(kept.values())
@@ -221,5 +240,9 @@ def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int,
 
 def units(quant_type: QuantType, n_columns: int) -> int:
     """The pieces into which gemv_columns cuts a row."""
-    chunks = -(-n_columns // _CHUNK)
-    return chunks // 2 if quant_type in _IN_BLOCKS else chunks
+    return -(-n_columns // _CHUNK) // unit_chunks(quant_type)
+
+
+def unit_chunks(quant_type: QuantType) -> int:
+    """Chunks of 128 weights in such a piece: a block of 256 for the K types."""
+    return 2 if quant_type in _IN_BLOCKS else 1

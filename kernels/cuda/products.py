@@ -19,8 +19,8 @@ MOST_TOKENS = 8
 """Tokens of a product at most."""
 
 _GATED = {"silu": "GATED_SILU", "gelu": "GATED_GELU"}
-_FLOAT_ROWS = 2
-"""Rows side by side in gemv_float at most: eight columns of more would not stay in registers."""
+_FLOAT_SUMS = 8
+"""Sums that a thread of gemv_float holds at most, so that they stay in registers."""
 
 
 def multiply(
@@ -96,8 +96,9 @@ def launch(
 def launch_float(
     device: Device, matrix: DeviceMatrix, x: Array, out: Array, epilogue: str, chosen: GemvSettings
 ) -> None:
-    """The product with floats with these settings, but no more than fits into registers at once."""
-    chosen = chosen._replace(rows_per_warp=min(chosen.rows_per_warp, _FLOAT_ROWS), unroll=1)
+    """The product with floats with these settings, but no more rows and steps than stay in registers."""
+    most = max(1, min(2, _FLOAT_SUMS // out.shape[0]))
+    chosen = chosen._replace(rows_per_warp=min(chosen.rows_per_warp, most), unroll=1)
     args = x, np.int32(x.strides[0] // 4), out
     _launch_gemv(device, "gemv_float", matrix, args, out, epilogue, chosen, {"COLUMNS": out.shape[0]})
 

@@ -1,7 +1,7 @@
 """The best launch settings of this very GPU, by measuring: for `tiercel probe`.
 
-Begins with what would be used otherwise and changes one setting after the other, keeping what is fastest; every
-candidate is compared with its oracle before it is timed. Knows shapes and settings; does not know models.
+Begins with what would be used otherwise and changes one setting after the other, keeping what is fastest;
+every candidate is compared with its oracle before it is timed. Knows shapes and settings, not models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOKENS = (1, MOST_SIDE_BY_SIDE, 8)
 _WORTH_A_CHANGE = 0.99
 """A candidate must take at most so much of the time of what would be used otherwise."""
 
-Settings = TypeVar("Settings", GemvSettings, ColumnsSettings)
+Settings = TypeVar("Settings", bound=GemvSettings | ColumnsSettings)
 
 
 class Shape(NamedTuple):
@@ -70,8 +70,8 @@ def search(
 ) -> list[Found]:
     """Measure every shape and write the choices to the file `measured`, which `launch_settings.load` reads.
 
-    `prepare` compiles kernels ahead, in several threads where it can. What `before_each` raises ends the search;
-    the shapes that were done stay in the file. `on_progress` gets shapes done and in all. Raises
+    `prepare` compiles kernels ahead, in several threads where it can. What `before_each` raises ends the
+    search; the shapes that were done stay in the file. `on_progress` gets shapes done and in all. Raises
     ArithmeticError for a product that differs from its oracle, OSError, DeviceError.
     """
     wanted = list(dict.fromkeys(shapes))
@@ -228,11 +228,11 @@ def _descend(
 ) -> Found:
     """The best that is found by changing one thing after the other; `start` unless it is clearly better."""
     best, seconds = start, 0.0
-    for step in steps:
+    for change in steps:
         # The best so far once more, so that all are measured under the same conditions.
-        candidates = list(dict.fromkeys([best, *step(best)]))
+        candidates = list(dict.fromkeys([best, *change(best)]))
         times = dict(zip(candidates, measuring.seconds(candidates), strict=True))
-        best = min(times, key=lambda candidate: times[candidate])
+        best = min(candidates, key=times.__getitem__)
         seconds = times[best]
     before, after = measuring.seconds([start, best]) if best != start else (seconds, seconds)
     if after > _WORTH_A_CHANGE * before:

@@ -41,9 +41,7 @@ def next_use(layer: int, pos: int) -> int:
 
 中文和 emoji 🦅 keep their columns.
 """
-SCRIPT = Script(
-    replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct", tiers=tiers()
-)
+SCRIPT = Script(replies=(REPLY,), token_s=0, piece=16, model_name="SmolLM2-135M-Instruct", tiers=tiers())
 SIZES = [(40, 15), (80, 24), (120, 40), (200, 60)]
 DAY = date(2026, 11, 30)
 NOON = 1_796_040_000

@@ -16,7 +16,10 @@ from engine.model_config import read_model_config
 from engine.session import Session
 from engine.weights import ModelWeights
 from kernels.quant_types import QuantType
+from tests.kernels.cuda.conftest import device
 from tests.tiny_gguf import CHATML, write_tiny_model
+
+__all__ = ["device"]
 
 OpenModel = Callable[[Path], Transformer]
 

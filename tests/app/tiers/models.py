@@ -30,6 +30,9 @@ GPU = GpuFacts(
 )
 
 
+REASON = "NVIDIA RTX 0000, 24 GB, driver 580.65.06, compute capability 8.6: the model fits its memory"
+
+
 def model(layers: int = 32, name: str = "Fake-7B-Instruct") -> ModelInfo:
     return ModelInfo(
         path=Path(f"/models/{name}.gguf"),
@@ -135,7 +138,7 @@ def on_gpu(placed: TierSnapshot | None = None, **changes: object) -> EngineSnaps
         placed or gpu_tiers(),
         **{
             "backend": "cuda sm_86",
-            "backend_reason": "it holds all of the model",
+            "backend_reason": REASON,
             "threads": 0,
             "decode_tok_s": 100.0,
             **changes,

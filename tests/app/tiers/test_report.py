@@ -18,6 +18,7 @@ from engine import EngineSnapshot, EngineState, Tier, TierEvent
 from tests.app.tiers.models import (
     H2D_RATE,
     RATE,
+    REASON,
     blocks,
     gpu_tiers,
     loading_to_gpu,
@@ -169,9 +170,7 @@ def test_the_text_names_the_gpu_and_the_reason() -> None:
     report = TierWatch().feed(on_gpu())
     lines = as_lines(report, 120)
     assert lines[0].endswith("cuda sm_86")
-    assert lines[1] == (
-        "NVIDIA RTX 0000, compute capability 8.6, 24.0 GB, driver 580.65.06; it holds all of the model"
-    )
+    assert lines[1] == REASON
     assert lines[2].startswith("V VRAM ")
     assert lines[2].endswith("6.00/20.00 GB 69V")
     assert "V vram R ram" in "\n".join(lines)

@@ -25,6 +25,6 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     if isinstance(found, NoDevice):
         pytest.skip(found.reason)
     cuda_device = pytest.importorskip("kernels.cuda.cuda_device", reason="CuPy is not installed")
-    gpu = cuda_device.CudaDevice(0, emulated_device.REPO / ".cache" / "cuda")
+    gpu = cuda_device.CudaDevice(0, emulated_device.REPO / ".cache" / "cuda-kernels")
     yield gpu
     gpu.close()

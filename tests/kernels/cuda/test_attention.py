@@ -94,10 +94,10 @@ class Cache:
                 "values": value_places(layout.head_dim, pairs_of_slices=codes),
             }
 
-    def put(self, which: str, x: Floats) -> None:
-        """Write x [KV, S, E] at position 0 onwards."""
+    def put(self, which: str, x: Floats, start: int = 0) -> None:
+        """Write x [KV, S, E] at position `start` onwards."""
         for kv_head, rows in enumerate(x):
-            for position, row in enumerate(rows):
+            for position, row in enumerate(rows, start):
                 tile = self._tile(which, kv_head, position)
                 if self.layout.kv_type is not KVType.Q8_0:
                     tile.view(self._dtype)[self._places[which][position % 16]] = row
@@ -109,7 +109,7 @@ class Cache:
                 tile[16 * len(row) :].view(np.float16)[self._steps(which)[position % 16]] = steps
 
     def get(self, which: str, n_positions: int) -> Floats:
-        """What is stored, [KV, S, E], with the rounding of 8-bit values to half floats that the kernels do."""
+        """What is stored, [KV, S, E]; 8-bit values as the half floats that the kernels make of them."""
         n_heads, head_dim = self.layout.n_kv_heads, self.layout.head_dim
         out = np.empty((n_heads, n_positions, head_dim), np.float32)
         for kv_head in range(n_heads):
@@ -147,8 +147,48 @@ def state_at(device: Device, start: int) -> Array:
     return device.upload(np.array([start] + [-1] * 15, np.int32))
 
 
+class Heads:
+    """What a product gives for T tokens at `start`, and what it comes to before attention."""
+
+    def __init__(
+        self,
+        head_dim: int,
+        n_heads: int,
+        n_kv_heads: int,
+        n_tokens: int,
+        start: int,
+        *,
+        rope_dim: int,
+        neox: bool,
+        with_norms: bool,
+    ) -> None:
+        angles = np.arange(start + n_tokens)[:, None] * 0.7 ** np.arange(rope_dim // 2)
+        self.cosines, self.sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        self.neox, self.query_scale, self.eps = neox, 1 / math.sqrt(head_dim), 1e-5
+        self.qkv = floats(4, n_tokens, (n_heads + 2 * n_kv_heads) * head_dim) * 2
+        self.weights = (floats(6, head_dim), floats(7, head_dim)) if with_norms else None
+        heads = self.qkv.reshape(n_tokens, -1, head_dim)
+        queries, keys, self.values = np.split(heads, [n_heads, n_heads + n_kv_heads], axis=1)
+        if self.weights:
+            queries, keys = (
+                reference.rmsnorm(x, weight, self.eps)
+                for x, weight in zip((queries, keys), self.weights, strict=True)
+            )
+        tables = self.cosines[start:], self.sines[start:]
+        self.queries, self.keys = (reference.rope(x, *tables, neox=neox) for x in (queries, keys))
+
+    def rotation(self, device: Device) -> Rotation:
+        return Rotation(device.upload(self.cosines), device.upload(self.sines), self.neox)
+
+    def head_norms(self, device: Device) -> HeadNorms | None:
+        if self.weights is None:
+            return None
+        query_weight, key_weight = map(device.upload, self.weights)
+        return HeadNorms(query_weight, key_weight, self.eps)
+
+
 class Case:
-    """Queries of T tokens at `start`, and a cache that holds the positions up to the last of them."""
+    """T tokens at `start`, and a cache that holds the positions before them."""
 
     def __init__(
         self,
@@ -159,33 +199,45 @@ class Case:
         n_tokens: int,
         start: int,
         window: int = 0,
+        *,
+        with_norms: bool = False,
     ) -> None:
         self.n_tokens, self.n_heads, self.start, self.window = n_tokens, group * n_kv_heads, start, window
-        n_positions = start + n_tokens
-        self.layout = KVLayout(kv_type, 1, n_kv_heads, head_dim, n_positions)
+        self.layout = KVLayout(kv_type, 1, n_kv_heads, head_dim, start + n_tokens)
         self.cache = Cache(self.layout)
-        self.cache.put("keys", floats(1, n_kv_heads, n_positions, head_dim))
-        self.cache.put("values", floats(2, n_kv_heads, n_positions, head_dim) + np.float32(0.5))
-        self.scale = 1 / math.sqrt(head_dim)
-        self.queries = floats(3, n_tokens, self.n_heads, head_dim) * 2
+        self.cache.put("keys", floats(1, n_kv_heads, start, head_dim))
+        self.cache.put("values", floats(2, n_kv_heads, start, head_dim) + np.float32(0.5))
+        self.heads = Heads(
+            head_dim,
+            self.n_heads,
+            n_kv_heads,
+            n_tokens,
+            start,
+            rope_dim=head_dim,
+            neox=True,
+            with_norms=with_norms,
+        )
 
     def device_queries(self, device: Device) -> Array:
+        """As `append` leaves them; the cache then holds all positions."""
+        self.cache.put("keys", self.heads.keys.swapaxes(0, 1), self.start)
+        self.cache.put("values", self.heads.values.swapaxes(0, 1), self.start)
+        scale = self.heads.query_scale
         if self.layout.kv_type is KVType.F32:
-            return device.upload((self.queries * self.scale).astype(np.float32))
-        return device.upload((self.queries * (self.scale * LOG2_E)).astype(np.float16))
+            return device.upload(self.heads.queries * np.float32(scale))
+        return device.upload((self.heads.queries * np.float32(scale * LOG2_E)).astype(np.float16))
 
     def assert_right(self, out: Floats) -> None:
-        n_positions = self.start + self.n_tokens
-        keys, values = (self.cache.get(which, n_positions) for which in ("keys", "values"))
-        place = (self.start, self.window, self.scale)
+        """Whether `out` [T, H * E] is attention to what the cache holds."""
+        keys, values = (self.cache.get(which, self.start + self.n_tokens) for which in ("keys", "values"))
+        place = (self.start, self.window, self.heads.query_scale)
         expected, scale = (
-            reference.attention(self.queries, keys, v, *place) for v in (values, np.abs(values))
+            reference.attention(self.heads.queries, keys, v, *place).reshape(self.n_tokens, -1)
+            for v in (values, np.abs(values))
         )
-        operation = "attention" if self.layout.kv_type is KVType.F32 else "attention float16"
-        rows = self.queries.shape[0], -1
         assert np.all(np.isfinite(out)), f"{np.count_nonzero(~np.isfinite(out))} values are not finite"
-        worst = np.max(np.abs(out - expected.reshape(rows)))
-        assert within(operation, out, expected.reshape(rows), scale.reshape(rows)), f"{worst} off"
+        operation = "attention" if self.layout.kv_type is KVType.F32 else "attention float16"
+        assert within(operation, out, expected, scale), f"{np.max(np.abs(out - expected))} off"
 
 
 class Step:
@@ -195,19 +247,23 @@ class Step:
         self.device, self.case = device, case
         self.kv = case.cache.upload(device)
         self.scratch = attention.step_scratch(device, case.layout, case.n_heads)
-        self.width = case.n_heads * case.layout.head_dim
-        self.rounded = norms.rounded(device, case.n_tokens, self.width)
-        self.floats: Array = device.empty((case.n_tokens, self.width), np.float32)
+        width = case.n_heads * case.layout.head_dim
+        self.rounded = norms.rounded(device, case.n_tokens, width)
+        self.floats: Array = device.empty((case.n_tokens, width), np.float32)
 
-    def run(self, case: Case, *, rounded: bool = True, floats: bool = True) -> None:
+    def run(self, *, rounded: bool = True, floats: bool = True) -> None:
+        heads = self.case.heads
         attention.attend_step(
             self.device,
-            case.device_queries(self.device),
+            self.device.upload(heads.qkv),
             self.kv,
             0,
-            state_at(self.device, case.start),
+            state_at(self.device, self.case.start),
             self.scratch,
-            window=case.window,
+            heads.rotation(self.device),
+            heads.query_scale,
+            norms=heads.head_norms(self.device),
+            window=self.case.window,
             rounded=self.rounded if rounded else None,
             floats=self.floats if floats else None,
         )
@@ -243,14 +299,16 @@ def test_a_step_attends_to_the_whole_cache(
     start: int,
     window: int,
 ) -> None:
-    case = Case(kv_type, head_dim, group, n_kv_heads, n_tokens, start, window)
+    case = Case(kv_type, head_dim, group, n_kv_heads, n_tokens, start, window, with_norms=n_tokens == 1)
     step = Step(device, case)
     for _ in range(2):  # the counters are as they were
-        step.run(case)
+        step.run()
+        case.cache.download(device, step.kv)
         out = device.download(step.floats)
         case.assert_right(out)
         for plane, expected in zip(step.rounded, reference.planes_of_15(out), strict=True):
             np.testing.assert_array_equal(device.download(plane), expected)
+    assert_appended(case.cache, case.heads, start)
     assert not np.any(device.download(step.scratch.counters))
 
 
@@ -258,11 +316,11 @@ def test_an_output_is_rounded_without_being_kept_as_floats(device: Device) -> No
     for head_dim in (64, 80):  # 80: a group of 32 lies in two KV heads
         case = Case(KVType.F16, head_dim, 1, 2, 2, 40)
         step = Step(device, case)
-        step.run(case)
+        step.run()
         expected = [device.download(plane) for plane in step.rounded]
         for plane, host in zip(step.rounded, expected, strict=True):
             device.copy_async(plane, pinned_like(device, np.zeros_like(host)))
-        step.run(case, floats=False)
+        step.run(floats=False)
         for plane, host in zip(step.rounded, expected, strict=True):
             np.testing.assert_array_equal(device.download(plane), host)
 
@@ -278,7 +336,8 @@ def test_more_shares_than_a_block_has_warps_are_merged(device: Device) -> None:
     case = Case(KVType.F16, 64, 2, 1, 1, 1500)
     step = Step(device, case)
     assert step.scratch.partials.shape[0] > 4 * 8, "one share"
-    step.run(case)
+    step.run()
+    case.cache.download(device, step.kv)
     case.assert_right(device.download(step.floats))
 
 
@@ -308,9 +367,10 @@ def test_a_prompt_attends_to_the_cache_and_to_itself(
     case = Case(kv_type, head_dim, group, n_kv_heads, n_tokens, start, window)
     halves = device.empty((n_tokens, case.n_heads * head_dim), np.float16)
     out = device.empty(halves.shape, np.float32)
+    q = case.device_queries(device)
     attention.attend_prompt(
         device,
-        case.device_queries(device),
+        q,
         case.cache.upload(device),
         0,
         state_at(device, start),
@@ -332,9 +392,10 @@ def test_float_precision_is_exact(
 ) -> None:
     case = Case(KVType.F32, head_dim, group, 2, n_tokens, start, window)
     out = device.empty((n_tokens, case.n_heads * head_dim), np.float32)
+    q = case.device_queries(device)
     attention.attend_float(
         device,
-        case.device_queries(device),
+        q,
         case.cache.upload(device),
         0,
         state_at(device, start),
@@ -364,67 +425,55 @@ def test_keys_and_values_are_put_where_they_belong(
     n_tokens: int,
     start: int,
 ) -> None:
-    n_heads, n_kv_heads, n_positions, query_scale, eps = 3, 2, start + n_tokens, 0.25, 1e-5
-    layout = KVLayout(kv_type, 1, n_kv_heads, head_dim, n_positions + 1)
-    before = Cache(layout)
-    kv = before.upload(device)
-    angles = np.arange(n_positions)[:, None] * 0.7 ** np.arange(rope_dim // 2)
-    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-    qkv, row_scale = floats(4, n_tokens, (n_heads + 2 * n_kv_heads) * head_dim), floats(5, n_tokens)
-    weights = floats(6, head_dim), floats(7, head_dim)
+    n_heads, n_kv_heads = 3, 2
+    heads = Heads(
+        head_dim, n_heads, n_kv_heads, n_tokens, start, rope_dim=rope_dim, neox=neox, with_norms=with_norms
+    )
+    layout = KVLayout(kv_type, 1, n_kv_heads, head_dim, start + n_tokens)
+    cache = Cache(layout)
+    kv = cache.upload(device)
+    row_scale = 2.0 ** np.arange(n_tokens).astype(np.float32)
     q = attention.queries(device, layout, n_tokens, n_heads)
     attention.append(
         device,
-        device.upload(qkv),
+        device.upload(heads.qkv / row_scale[:, None]),
         q,
         kv,
         0,
         state_at(device, start),
-        Rotation(device.upload(cosines), device.upload(sines), neox),
-        query_scale,
+        heads.rotation(device),
+        heads.query_scale,
         row_scale=device.upload(row_scale),
-        norms=HeadNorms(*map(device.upload, weights), eps) if with_norms else None,
+        norms=heads.head_norms(device),
     )
-
-    heads = (qkv * row_scale[:, None]).reshape(n_tokens, -1, head_dim)
-    parts = [heads[:, :n_heads], heads[:, n_heads : n_heads + n_kv_heads]]
-    if with_norms:
-        parts = [reference.rmsnorm(part, weight, eps) for part, weight in zip(parts, weights, strict=True)]
-    at = slice(start, n_positions)
-    queries, keys = (reference.rope(part, cosines[at], sines[at], neox=neox) for part in parts)
-    values = heads[:, n_heads + n_kv_heads :]
-
-    after = Cache(layout)
-    after.download(device, kv)
     base_2 = 1 if kv_type is KVType.F32 else LOG2_E
-    assert_rounded(
-        kv_type,
-        device.download(q).astype(np.float32),
-        queries * np.float32(query_scale * base_2),
-        coded=False,
-    )
-    for which, expected in (("keys", keys), ("values", values)):
-        stored = after.get(which, n_positions)[:, at].swapaxes(0, 1)
-        assert_rounded(kv_type, stored, expected, coded=True)
-        # Nothing else was touched: written over with poison, the cache is what it was.
-        written = getattr(after, which) != POISON
-        untouched = Cache(layout)
-        untouched.put(which, np.zeros((n_kv_heads, n_positions, head_dim), np.float32))
-        earlier = Cache(layout)
-        earlier.put(which, np.zeros((n_kv_heads, start, head_dim), np.float32))
-        may_be_written = getattr(untouched, which) != getattr(earlier, which)
-        assert not np.any(written & ~may_be_written), which
+    queries = device.download(q).astype(np.float32)
+    assert_kept(kv_type, queries, heads.queries * np.float32(heads.query_scale * base_2), in_codes=False)
+    cache.download(device, kv)
+    assert_appended(cache, heads, start)
 
 
-def assert_rounded(kv_type: KVType, stored: Floats, expected: Floats, *, coded: bool) -> None:
-    """Off by no more than the rounding of the cache: half a step, where a step is 2^-10 or max / 127 of 32 dims."""
+def assert_appended(cache: Cache, heads: Heads, start: int) -> None:
+    """The keys and values of `heads` are where they belong, and nothing was touched beyond them."""
+    n_positions = start + len(heads.keys)
+    for which, expected in (("keys", heads.keys), ("values", heads.values)):
+        stored = cache.get(which, n_positions)[:, start:].swapaxes(0, 1)
+        assert_kept(cache.layout.kv_type, stored, expected, in_codes=True)
+        filled = Cache(cache.layout)
+        filled.put(which, np.zeros((cache.layout.n_kv_heads, n_positions, cache.layout.head_dim), np.float32))
+        beyond = getattr(filled, which) == POISON
+        assert np.all(getattr(cache, which)[beyond] == POISON), which
+
+
+def assert_kept(kv_type: KVType, stored: Floats, expected: Floats, *, in_codes: bool) -> None:
+    """Off by no more than half a step and what rotation rounds: a step is 2^-10, or max / 127 of 32 dims."""
     size = np.maximum(np.abs(expected), 1e-3)
     error = np.abs(stored - expected)
     if kv_type is KVType.F32:
         assert np.all(error <= 4e-6 * np.max(size))
-    elif kv_type is KVType.Q8_0 and coded:
+    elif kv_type is KVType.Q8_0 and in_codes:
         tops = np.repeat(np.abs(groups_of_32(expected)).max(axis=-1), 32, axis=-1)[..., : expected.shape[-1]]
-        assert np.all(error <= tops / 127 * 0.51 + tops * 2**-10)
+        assert np.all(error <= tops * (0.51 / 127 + 2**-10))
     else:
         assert np.all(error <= size * 2**-10)
 

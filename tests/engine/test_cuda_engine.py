@@ -1,0 +1,309 @@
+"""Which device computes and what is said about it; the engine with a GPU, the emulator standing in for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import (
+    Budget,
+    BudgetError,
+    CancelToken,
+    DeviceError,
+    Engine,
+    EngineState,
+    KVType,
+    LoadOptions,
+    Precision,
+    Request,
+    SamplingParams,
+    Tier,
+)
+from engine.backends import gpus
+from engine.errors import CancelledError
+from engine.loading import LoadedModel, load_model
+from kernels import errors as kernel_errors
+from kernels.cuda.devices import DeviceFacts, NoDevice
+from kernels.quant_types import QuantType
+from tests.engine.asking import GREEDY, user, wait, wait_for
+from tests.engine.cuda_models import GPU, Borrowed
+from tests.engine.tiers.faulty_disk import nothing_leaks
+from tests.kernels.cuda.emulated_device import EmulatedDevice, compiler_missing
+from tests.tiny_gguf import CHATML, write_tiny_model
+
+FACTS = DeviceFacts(0, GPU.name, 90, 4, GPU.total_bytes, GPU.free_bytes, GPU.driver)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gpu") / "m.gguf"
+    return write_tiny_model(path, quant_type=QuantType.Q8_0, chat_template=CHATML, layers=1)
+
+
+class Emulated:
+    """Devices as they are opened, one after another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[Borrowed] = []
+        self.free: int | None = None
+        self.found: list[DeviceFacts] | NoDevice = [FACTS]
+        monkeypatch.setattr(gpus, "devices", lambda: self.found)
+        monkeypatch.setattr("engine.backends.select.open_gpu", self._open)
+
+    def _open(self, device: str | None, cache_dir: Path | None) -> tuple[Any, gpus.GpuFacts]:
+        facts = gpus.choose_gpu(device, gpus.find_gpus())
+        # As much as an open GPU takes; what a test opens lives as long as its model.
+        self.opened.append(Borrowed(EmulatedDevice(), free=self.free))
+        return self.opened[-1], facts
+
+    @property
+    def used_bytes(self) -> list[int]:
+        """Device memory in use, of each that was opened."""
+        return [device._device.used_bytes for device in self.opened]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
+    if reason := compiler_missing():
+        pytest.skip(reason)
+    yield Emulated(monkeypatch)
+
+
+def load(path: Path, **options: Any) -> LoadedModel:
+    return load_model(
+        LoadOptions(path, context=64, threads=1, **options), lambda stage, progress: None, CancelToken()
+    )
+
+
+def notices_of(path: Path, **options: Any) -> tuple[str, ...]:
+    loaded = load(path, **options)
+    loaded.close()
+    return loaded.notices
+
+
+# -- the choice
+
+
+def test_a_gpu_that_holds_the_model_computes_it(emulated: Emulated, model: Path) -> None:
+    for device in (None, "cuda", "cuda:0"):
+        loaded = load(model, device=device)
+        assert loaded.backend.name == "cuda sm_90"
+        assert loaded.backend.reason == (
+            "Testcard 9000, 1 GB, driver 580.1, compute capability 9.0: the model fits its memory"
+        )
+        assert loaded.notices == ()
+        loaded.close()
+        loaded.close()
+        assert emulated.opened[-1].closed
+
+
+def test_the_cpu_computes_where_it_is_asked_for(emulated: Emulated, model: Path) -> None:
+    loaded = load(model, device="cpu")
+    assert loaded.backend.name != "cuda sm_90"
+    assert loaded.backend.reason.endswith("; as asked for")
+    assert (loaded.notices, emulated.opened) == ((), [])
+    loaded.close()
+
+
+def test_a_machine_without_a_driver_is_not_warned(emulated: Emulated, model: Path) -> None:
+    emulated.found = NoDevice("no NVIDIA driver is installed", has_driver=False)
+    loaded = load(model)
+    assert loaded.notices == ()
+    assert loaded.backend.reason.endswith("no GPU can be used: no NVIDIA driver is installed")
+    loaded.close()
+    with pytest.raises(DeviceError, match="no NVIDIA driver is installed"):
+        load(model, device="cuda")
+
+
+def test_a_gpu_that_cannot_be_used_is_a_notice_or_an_error(emulated: Emulated, model: Path) -> None:
+    emulated.found = NoDevice("CuPy is not installed: pip install 'tiercel[cuda13]'")
+    (notice,) = notices_of(model)
+    assert notice == (
+        "the CPU computes: no GPU can be used: CuPy is not installed: pip install 'tiercel[cuda13]'"
+    )
+    with pytest.raises(DeviceError, match="CuPy is not installed"):
+        load(model, device="cuda:0")
+
+
+@pytest.mark.parametrize("fault", ["open", "prepare", "launch"])
+def test_a_gpu_that_fails_while_loading_is_the_same(
+    emulated: Emulated, model: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise kernel_errors.CompileError("NVRTC is too old")
+
+    if fault == "open":
+        monkeypatch.setattr("engine.backends.select.open_gpu", gpus.open_gpu)  # there is no CuPy, or no GPU
+        text = "Testcard 9000 cannot be used: "
+    else:
+        monkeypatch.setattr(Borrowed, fault, fail)
+        text = "Testcard 9000 cannot be used: NVRTC is too old"
+    with nothing_leaks():
+        (notice,) = notices_of(model)
+        assert notice.startswith(f"the CPU computes: {text}")
+        with pytest.raises(DeviceError, match=text):
+            load(model, device="cuda")
+    assert all(device.closed for device in emulated.opened)
+    assert not any(emulated.used_bytes)
+
+
+def test_a_model_that_does_not_fit_goes_to_the_cpu_with_figures(emulated: Emulated, model: Path) -> None:
+    emulated.free = 100 << 20
+    (notice,) = notices_of(model)
+    assert notice.startswith("the CPU computes: the model does not fit the memory of Testcard 9000: ")
+    assert "and the budget is 94 MB of 105 MB that are free" in notice
+    with pytest.raises(BudgetError, match="does not fit the memory"):
+        load(model, device="cuda")
+    emulated.free = None
+    (notice,) = notices_of(model, vram_budget=Budget(50_000_000))
+    assert "the budget is 50 MB" in notice
+    assert "(--vram-budget)" in notice
+    assert not any(emulated.used_bytes)
+
+
+def test_a_kv_type_that_changes_nothing_is_told(emulated: Emulated, model: Path) -> None:
+    assert notices_of(model, kv_type=KVType.Q8_0) == ()
+    (notice,) = notices_of(model, kv_type=KVType.Q8_0, precision=Precision.FLOAT)
+    assert notice == "the cache is float32 in float precision: q8_0 changes nothing"
+    (notice,) = notices_of(model, kv_type=KVType.Q8_0, device="cpu")
+    assert notice == "the CPU keeps its cache as before: q8_0 is for a GPU"
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("gpu", "'gpu' is no device: give cpu, cuda, or cuda:1 for the second GPU"),
+        ("cuda:", "is no device"),
+        ("cuda:1", r"there is no cuda:1 that can be used, only cuda:0 \(Testcard 9000\), cuda:2 \(Other\)"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    emulated: Emulated, model: Path, device: str, text: str
+) -> None:
+    emulated.found = [FACTS, DeviceFacts(2, "Other", 80, 4, 10, 9, "1")]
+    assert gpus.choose_gpu("cuda:2", gpus.find_gpus()).name == "Other"
+    with pytest.raises(DeviceError, match=text):
+        load(model, device=device)
+
+
+def test_stages_are_told_and_rise(emulated: Emulated, model: Path) -> None:
+    stages: list[tuple[str, float]] = []
+    loaded = load_model(
+        LoadOptions(model, context=64),
+        lambda stage, progress: stages.append((stage, progress)),
+        CancelToken(),
+    )
+    loaded.close()
+    assert [progress for _, progress in stages] == sorted(progress for _, progress in stages)
+    assert list(dict.fromkeys(stage for stage, _ in stages)) == [
+        "reading the header",
+        "looking at the GPU",
+        "compiling CUDA kernels",
+        "reading the weights",
+        "preparing the backend",
+        "building the tokenizer",
+    ]
+
+
+@pytest.mark.parametrize(
+    "stage", ["looking at the GPU", "compiling CUDA kernels", "reading the weights", "building the tokenizer"]
+)
+def test_a_load_that_is_stopped_gives_everything_back(emulated: Emulated, model: Path, stage: str) -> None:
+    token = CancelToken()
+
+    def stop(now: str, progress: float) -> None:
+        if now == stage:
+            token.cancel()
+
+    def check(now: str, progress: float) -> None:
+        stop(now, progress)
+        if stage == "building the tokenizer" and token.cancelled:
+            raise CancelledError("stopped")
+
+    with nothing_leaks(), pytest.raises(CancelledError):
+        load_model(LoadOptions(model, context=64), check, token)
+    assert [device.closed for device in emulated.opened] == [True]
+    assert not any(emulated.used_bytes)
+
+
+# -- the engine
+
+
+def replies(engine: Engine, options: LoadOptions) -> list[list[int]]:
+    engine.load(options)
+    asked = [
+        wait(engine.ask(Request(messages, sampling=params, max_tokens=8)))
+        for messages in (user("hello"), user("hello", "yes", "and then?"), user("hello", "yes", "no?"))
+        for params in (GREEDY, SamplingParams(seed=3, temperature=1.0))
+    ]
+    assert [reply.error for reply in asked] == [None] * len(asked)
+    return [reply.token_ids for reply in asked]
+
+
+def test_replies_are_those_of_the_cpu(emulated: Emulated, engine: Engine, model: Path) -> None:
+    options: dict[str, Any] = {"context": 128, "threads": 1, "precision": Precision.FLOAT}
+    ours = replies(engine, LoadOptions(model, **options))
+    assert emulated.opened
+    snapshot = engine.snapshot
+    assert (snapshot.backend, snapshot.threads, snapshot.notices) == ("cuda sm_90", 0, ())
+    tiers = snapshot.tiers
+    assert tiers is not None
+    assert tiers.gpu is not None
+    assert tiers.gpu.name == "Testcard 9000"
+    assert {place.tier for place in tiers.blocks} == {Tier.VRAM}
+    assert tiers.passes == 6 * 8
+    assert ours == replies(engine, LoadOptions(model, device="cpu", **options))
+
+
+def test_a_memory_budget_changes_nothing_and_says_so(emulated: Emulated, engine: Engine, model: Path) -> None:
+    engine.load(LoadOptions(model, context=64, vram_budget=Budget(900_000_000)))
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    assert engine.snapshot.vram_budget == Budget(900_000_000)
+    engine.set_ram_budget(Budget(10))
+    wait_for(lambda: bool(engine.snapshot.notices))
+    assert engine.snapshot.notices == ("the GPU holds all of the model: a memory budget changes nothing",)
+    assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_an_unloaded_model_leaves_nothing_on_the_gpu(emulated: Emulated, model: Path) -> None:
+    with nothing_leaks():
+        engine = Engine()
+        for _ in range(2):
+            engine.load(LoadOptions(model, context=64))
+            assert wait(engine.ask(Request(user("hello"), max_tokens=3))).error is None
+        engine.unload()
+        wait_for(lambda: engine.snapshot.state is EngineState.EMPTY)
+        assert engine.snapshot.tiers is None
+        wait_for(lambda: not any(emulated.used_bytes))
+        engine.close()
+    assert [device.closed for device in emulated.opened] == [True, True]
+
+
+def test_a_cancelled_reply_keeps_its_text_and_the_engine_goes_on(
+    emulated: Emulated, engine: Engine, model: Path
+) -> None:
+    engine.load(LoadOptions(model, context=512, threads=1))
+    reply = engine.ask(Request(user("hello"), sampling=SamplingParams(seed=1, temperature=3.0)))
+    wait_for(lambda: len(reply.token_ids) > 3)
+    reply.cancel()
+    assert wait(reply).error is None
+    assert reply.text
+    first = wait(engine.ask(Request(user("hello"), sampling=GREEDY, max_tokens=4)))
+    again = wait(engine.ask(Request(user("hello"), sampling=GREEDY, max_tokens=4)))
+    assert first.token_ids == again.token_ids
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_loads_and_answers(engine: Engine, model: Path) -> None:
+    from kernels.cuda.devices import devices
+
+    found = devices()
+    if isinstance(found, NoDevice):
+        pytest.skip(found.reason)
+    options: dict[str, Any] = {"context": 128, "precision": Precision.FLOAT}
+    ours = replies(engine, LoadOptions(model, device="cuda", **options))
+    assert engine.snapshot.backend.startswith("cuda sm_")
+    assert ours == replies(engine, LoadOptions(model, device="cpu", **options))

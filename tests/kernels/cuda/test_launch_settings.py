@@ -1,0 +1,101 @@
+"""Which settings hold: the nearest that were measured, or a rule that is sensible for every shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kernels.cuda import launch_settings
+from kernels.cuda.launch_settings import Choice, ColumnsSettings, GemvSettings
+from kernels.quant_types import QuantType, block_size
+
+WIDTHS = (576, 640, 896, 960, 1536, 2048, 3584, 4096, 4864, 5120, 8192, 11008, 13824, 14336, 18944, 28672)
+ROWS = (16, 48, 256, 1024, 4096, 14336, 28672, 128256, 262144)
+
+
+class Card(NamedTuple):
+    name: str = "NVIDIA H200"
+    compute_capability: int = 90
+    n_processors: int = 132
+
+
+@pytest.mark.parametrize("compute_capability", [80, 90])
+def test_every_shape_has_settings_within_the_bounds_of_the_kernels(compute_capability: int) -> None:
+    settings = launch_settings.shipped(compute_capability, 132)
+    for quant_type in QuantType:
+        for n_columns in WIDTHS:
+            for n_rows in ROWS:
+                one = settings.gemv(quant_type, n_columns, n_rows)
+                assert min(one) >= 1 and one.warps % one.warps_per_row == 0 and one.warps <= 16
+                assert one.rows_per_warp * one.unroll <= 8
+                for n_tokens in range(2, 9):
+                    several = settings.columns(quant_type, n_columns, n_rows, n_tokens)
+                    assert min(several) >= 1 and several.warps % several.split == 0 and several.warps <= 16
+                    assert several.split <= launch_settings.units(quant_type, n_columns)
+                    assert 16 * several.tiles <= n_rows
+                    gated = settings.columns(quant_type, n_columns, n_rows, n_tokens, gated=True)
+                    assert gated.tiles == 2
+
+
+def test_small_matrices_get_more_warps_for_each_row_than_large_ones() -> None:
+    settings = launch_settings.shipped(89, 128)
+    shape = QuantType.Q4_K, 4096
+    assert settings.columns(*shape, 1024, 8).split > settings.columns(*shape, 128256, 8).split
+    assert settings.gemv(*shape, 1024).rows_per_warp < settings.gemv(*shape, 128256).rows_per_warp
+
+
+def test_what_was_measured_for_about_as_many_rows_holds() -> None:
+    settings = launch_settings.shipped(90, 132)
+    measured = GemvSettings(2, 4, 8, 1)
+    assert settings.gemv(QuantType.Q4_K, 4096, 14336) == measured
+    assert settings.gemv(QuantType.Q4_K, 4096, 28672) == measured
+    assert settings.gemv(QuantType.Q4_K, 4096, 512) != measured
+    assert settings.gemv(QuantType.Q4_K, 14336, 4096) == GemvSettings(7, 2, 7, 2)
+    assert launch_settings.shipped(80, 108).gemv(QuantType.Q4_K, 14336, 4096) != GemvSettings(7, 2, 7, 2)
+
+
+def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) -> None:
+    file = tmp_path / "cache" / "launch_settings.toml"
+    shape = QuantType.Q4_K, 4096, 14336
+    own, other = GemvSettings(1, 2, 4, 2), ColumnsSettings(1, 4, 8, 2)
+    launch_settings.save(file, "NVIDIA H200", [Choice("gemv", *shape, 1, own)])
+    launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, other)])
+    launch_settings.save(file, "another", [Choice("gemv", *shape, 1, GemvSettings(1, 1, 1, 1))])
+    settings = launch_settings.load(Card(), file)
+    assert settings.gemv(*shape) == own
+    # One instance serves 5 to 8 tokens, another up to 4.
+    assert settings.columns(*shape, 5) == other
+    assert settings.columns(*shape, 3) == launch_settings.load(Card()).columns(*shape, 3)
+    better = own._replace(unroll=1)
+    launch_settings.save(file, "NVIDIA H200", [Choice("gemv", *shape, 1, better)])
+    assert launch_settings.load(Card(), file).gemv(*shape) == better
+    assert launch_settings.load(Card(), file).columns(*shape, 8) == other
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not toml",
+        '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 3, 4, 8, 1]]',
+        '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 2, 4]]',
+        '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 0, 4, 8, 1]]',
+        '["NVIDIA H200".gemv]\nQ9_X = []',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 1]]',
+    ],
+)
+def test_a_damaged_file_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "launch_settings.toml"
+    file.write_text(text)
+    shape = QuantType.Q4_K, 4096, 14336
+    assert launch_settings.load(Card(), file).gemv(*shape) == launch_settings.load(Card()).gemv(*shape)
+    assert launch_settings.load(Card(), tmp_path / "none.toml").gemv(*shape) == GemvSettings(2, 4, 8, 1)
+
+
+def test_rows_are_cut_into_whole_units() -> None:
+    for quant_type in QuantType:
+        whole = block_size(quant_type) == 256
+        assert launch_settings.units(quant_type, 4096) == (16 if whole else 32)
+    assert launch_settings.units(QuantType.Q4_0, 576) == 5
