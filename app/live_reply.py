@@ -97,11 +97,8 @@ def in_our_words(error: str) -> str:
         ("(--ram-budget)", _("(/budget)")),
         ("--ram-budget", "/budget"),
         ("(--vram-budget)", _("(F3, then ^O)")),
-        ("--vram-budget", _("video memory (F3, then ^O)")),
-        ("(--kv-type)", _("(F3, then ^O)")),
-        ("--kv-type", _("keys and values (F3, then ^O)")),
-        ("(--device)", _("(F3, then ^O)")),
-        ("--device", _("device (F3, then ^O)")),
+        ("(--kv-type q8_0)", _("(F3, then ^O)")),
+        ("(--device cpu)", _("(F3, then ^O)")),
     ):
         error = error.replace(option, words)
     return error

@@ -276,8 +276,8 @@ def plain_words(text: str) -> str:
         ("(--ram-budget)", "(/budget)"),
         ("--ram-budget", "/budget"),
         ("(--vram-budget)", _("(`vram_budget` in settings.toml)")),
-        ("(--kv-type)", _("(`kv_type` in settings.toml)")),
-        ("(--device)", _("(`device` in settings.toml)")),
+        ("(--kv-type q8_0)", _("(`kv_type` in settings.toml)")),
+        ("(--device cpu)", _("(`device` in settings.toml)")),
     ):
         text = text.replace(option, words)
     return text

@@ -158,7 +158,7 @@ def _search(
         return (), ()
     if cache_dir is None:
         return (), ("there is no folder to keep launch settings in: set TIERCEL_HOME to search for them",)
-    from engine.backends.cuda_open import SETTINGS_FILE
+    from engine.backends.cuda_plan import SETTINGS_FILE
     from kernels.cuda.search import search
 
     def prepare(kernels: Iterable[Kernel]) -> None:

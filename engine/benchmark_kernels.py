@@ -95,16 +95,20 @@ def measure_gpu_kernel(
     """
     gpu, facts = open_gpu(device, cache_dir)
     try:
-        from kernels.cuda.bench import read_bandwidth, time_products
+        from kernels.cuda import bench
 
-        read_before = read_bandwidth(gpu)
+        read_before = bench.read_bandwidth(gpu)
         timed = _timed(
-            lambda: time_products(
-                gpu, quant_type, repetitions=repetitions, before_each=lambda: _check(cancel)
+            lambda: bench.time_products(
+                gpu,
+                quant_type,
+                shapes=bench.SHAPES,
+                repetitions=repetitions,
+                before_each=lambda: _check(cancel),
             ),
             "GPU",
         )
-        read = max(read_before, read_bandwidth(gpu))
+        read = max(read_before, bench.read_bandwidth(gpu))
     except kernel_errors.DeviceError as error:
         raise DeviceError(f"{facts.name} failed: {error}") from error
     finally:

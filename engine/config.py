@@ -50,7 +50,7 @@ class LoadOptions:
     device: str | None = None
     """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU that holds the model, else the CPU."""
     vram_budget: Budget | None = None
-    """GPU memory for the whole model; None takes `engine.backends.cuda_plan.DEFAULT` of what is free."""
+    """GPU memory for the whole model; None takes `cuda_plan.DEFAULT` of what is free."""
     kv_type: KVType = KVType.F16
     """On a GPU, in the fast precision."""
     cache_dir: Path | None = None

@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.backends.gpus import CPU, choose_gpu
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
-from engine.errors import EngineError
+from engine.errors import BudgetError, DeviceError, EngineError
 from engine.gguf import GGUFFile, open_gguf
 from engine.gguf.cursor import printable
 from engine.machine import available_memory, physical_cores
-from engine.model_config import read_model_config
+from engine.model_config import ModelConfig, read_model_config
 from engine.requirements import choose_context, main_type, n_parameters, room_for_weights
 from engine.tiers.blocks import Block, slot_bytes_for, weight_blocks
 from engine.tiers.budget import DEFAULT, Budget
@@ -57,7 +58,7 @@ class ModelPreview:
     pass_read_bytes: int = 0
     """Bytes of weights that would be read from disk for every token; 0 where all fit the memory."""
     kv_bytes: int = 0
-    """The cache's part of `ram_bytes`."""
+    """The cache's part of `ram_bytes` or `vram_bytes`."""
     predicted_decode_tok_s: float | None = None
     """Tokens per second from an empty context; None until this machine has been measured."""
     limited_by: str = ""
@@ -87,7 +88,7 @@ def preview_model(
     try:
         with open_gguf(path) as gguf:
             preview = _describe(gguf, preview)
-            return _plan(gguf, preview, options, available_memory() + freed_bytes)
+            return _plan(gguf, preview, options, available_memory() + freed_bytes, freed_vram_bytes)
     except EngineError as error:
         return replace(preview, problem=_without_path(str(error), path))
 
@@ -139,7 +140,13 @@ def _has_template(gguf: GGUFFile) -> bool:
     return False
 
 
-def _plan(gguf: GGUFFile, preview: ModelPreview, options: LoadOptions, available: int) -> ModelPreview:
+def _plan(
+    gguf: GGUFFile,
+    preview: ModelPreview,
+    options: LoadOptions,
+    available: int,
+    freed_vram_bytes: int,
+) -> ModelPreview:
     """What loader and planner would do with so much memory. Raises EngineError for what they refuse."""
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
@@ -148,6 +155,10 @@ def _plan(gguf: GGUFFile, preview: ModelPreview, options: LoadOptions, available
         options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
     )
     preview = replace(preview, max_context=max_context, training_context=config.training_context)
+    if options.device != CPU:
+        on_gpu = _plan_on_gpu(weights, config, preview, options, freed_vram_bytes)
+        if on_gpu is not None:
+            return on_gpu
     blocks = weight_blocks(weights.gguf, config)
     room = room_for_weights(blocks, config, options, max_context, available)
     streams = sum(map(slot_bytes_for, blocks)) > room.weights
@@ -161,6 +172,36 @@ def _plan(gguf: GGUFFile, preview: ModelPreview, options: LoadOptions, available
         predicted_decode_tok_s=None if seconds is None else 1 / seconds,
         limited_by=placed.limited_by,
     )
+
+
+def _plan_on_gpu(
+    weights: ModelWeights,
+    config: ModelConfig,
+    preview: ModelPreview,
+    options: LoadOptions,
+    freed_vram_bytes: int,
+) -> ModelPreview | None:
+    """What the model would take on a GPU; None where the CPU would compute.
+
+    Raises DeviceError and BudgetError where a GPU was asked for.
+    """
+    try:
+        facts = choose_gpu(options.device)
+        from engine.backends.cuda_model import Wanted  # the launchers of kernels, of no use without a GPU
+        from engine.backends.cuda_plan import plan_model, settings_for
+
+        wanted = Wanted(weights, config, options, preview.max_context)
+        free = facts.free_bytes + freed_vram_bytes
+        plan = plan_model(facts, wanted, settings_for(facts, options), free)
+    except (DeviceError, BudgetError):
+        if options.device is not None:
+            raise
+        return None
+    except ValueError as error:
+        if options.device is not None:
+            raise DeviceError(f"the GPU kernels do not take this model: {error}") from error
+        return None
+    return replace(preview, vram_bytes=plan.n_bytes, kv_bytes=plan.kv, device=facts.name)
 
 
 def _known_rates(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cuda.devices import NoDevice
+
 REPO = Path(__file__).resolve().parent.parent
 
 
@@ -14,6 +16,14 @@ REPO = Path(__file__).resolve().parent.parent
 def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates that were measured on this machine are not found, and none are left behind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_unasked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models go to a GPU only in tests that are marked `gpu`: all others give the same on every machine."""
+    if request.node.get_closest_marker("gpu") is None:
+        hidden = NoDevice("tests hide it", has_driver=False)
+        monkeypatch.setattr("engine.backends.gpus.devices", lambda: hidden)
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,8 @@ class Script:
     tiers: TierSnapshot | None = None
     """Where the weights of a loaded model are."""
     backend: str = "fake"
+    reason: str = ""
+    """Why this backend."""
     threads: int = 2
     refuse_budget: str = ""
     """Why no other budget is taken; empty takes every one."""
@@ -149,6 +151,7 @@ class FakeEngine:
             load_progress=1.0,
             model=self._model(options.path),
             backend=self.script.backend,
+            backend_reason=self.script.reason,
             threads=self.script.threads,
             notices=self.script.notices,
             tiers=self.script.tiers,

@@ -12,16 +12,7 @@ from app.cli.inputs import piped_text
 from app.cli.notices import device_notices, print_notices
 from app.cli.progress import ProgressBar
 from app.sanitize import sanitize
-from engine import (
-    Engine,
-    EngineSnapshot,
-    FinishReason,
-    Message,
-    Reply,
-    ReplyStatus,
-    Request,
-    SamplingParams,
-)
+from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams, TierSnapshot
 
 NAME = "run"
 HELP = "answer one prompt, or continue a text"
@@ -66,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
         "ttft_ms, prefill_tok_s, decode_tok_s, predicted_decode_tok_s, nvme_read_bytes, h2d_bytes, stall_ms, "
-        "seed, backend",
+        "seed",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 
@@ -87,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if reply.error is not None:
         raise reply.error
     if args.json:
-        print(json.dumps(_as_json(reply, snapshot)))
+        print(json.dumps(_as_json(reply, snapshot.tiers)))
     else:
         print(_summary(reply), file=sys.stderr)
     return INTERRUPTED if interrupted else OK
@@ -169,9 +160,8 @@ def _summary(reply: Reply) -> str:
     )
 
 
-def _as_json(reply: Reply, snapshot: EngineSnapshot) -> dict[str, object]:
-    s, tiers = reply.stats, snapshot.tiers
-    predicted = tiers and tiers.predicted_decode_tok_s
+def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
+    s, predicted = reply.stats, tiers and tiers.predicted_decode_tok_s
     return {
         "text": reply.text,
         "finish_reason": reply.finish_reason,
@@ -186,5 +176,4 @@ def _as_json(reply: Reply, snapshot: EngineSnapshot) -> dict[str, object]:
         "h2d_bytes": s.h2d_bytes,
         "stall_ms": round(s.stall_s * 1000, 3),
         "seed": s.seed,
-        "backend": snapshot.backend,
     }

@@ -202,7 +202,7 @@ def _plan_facts(preview: ModelPreview) -> list[Content]:
     if preview.predicted_decode_tok_s:
         facts.append(_fact(_("speed"), f"~{_figure(preview.predicted_decode_tok_s)} tok/s"))
         facts.append(_fact(_("waits for"), limited_words(preview.limited_by)))
-    else:
+    elif not preview.vram_bytes:
         facts.append(_fact(_("speed"), _("measured when it is loaded")))
     return facts
 

@@ -144,7 +144,7 @@ class CudaBackend:
 
     @_told
     def new_kv(self, max_context: int) -> DeviceKV:
-        """Reserve a cache for this many positions. Raises MemoryError."""
+        """Reserve a cache for this many positions. Raises DeviceError where there is no room."""
         kv, self._new_kv = self._new_kv, None
         if kv is not None and kv.max_context == max_context:
             return kv

@@ -1,7 +1,7 @@
 """Everything that one model has on a GPU: weights, cache, and the memory of passes and draws.
 
-Nothing is reserved later. Built on a `Sketch`, it tells what that takes (`cuda_plan`) and which kernels will be
-launched: neither can differ from the real thing. Knows the parts; does not know what they compute.
+Nothing is reserved later. Built on a `Sketch`, it tells what that takes (`cuda_plan`) and which kernels will
+be launched: neither can differ from the real thing. Knows the parts; does not know what they compute.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Protocol
 from engine import errors
 from engine.backends.cuda import CudaBackend, OwnedDevice
 from engine.backends.cuda_model import DeviceModel, Wanted, kernels_of
-from engine.backends.cuda_plan import does_not_fit, plan_model
+from engine.backends.cuda_plan import does_not_fit, plan_model, settings_for
 from engine.backends.watcher import LoadWatcher
 from engine.config import LoadOptions
 from engine.events import GpuFacts
@@ -22,14 +22,9 @@ from engine.tiers.blocks import Block
 from engine.tiers.direct_io import DirectFiles
 from engine.tiers.vram import VramWeights
 from engine.weights import ModelWeights
-from kernels.cuda import launch_settings
 from kernels.cuda.device import Kernel
-from kernels.cuda.launch_settings import LaunchSettings
-from kernels.cuda.sketch import DeviceKind
 from kernels.errors import DeviceError, DeviceMemoryError
 
-SETTINGS_FILE = "launch_settings.toml"
-"""In `LoadOptions.cache_dir`: what a search measured on this device."""
 _COMPILED, _LOADED = 0.25, 0.85
 """Progress after these steps."""
 
@@ -46,11 +41,6 @@ class GpuDevice(OwnedDevice, Protocol):
     ) -> None:
         """Compile and load."""
         ...
-
-
-def settings_for(device: DeviceKind, options: LoadOptions) -> LaunchSettings:
-    """How kernels are launched on a device of this kind."""
-    return launch_settings.load(device, options.cache_dir and options.cache_dir / SETTINGS_FILE)
 
 
 def open_cuda(
@@ -117,6 +107,9 @@ def _open(
         raise does_not_fit(device, wanted, settings, plan, device.memory()[0]) from None
     watcher.on_progress("preparing the backend", _LOADED)
     model.step.prepare(1, model.kv)
+    if model.prompt is not None:
+        model.prompt.warm_up()
+    device.synchronize()
     reason = (
         f"{gpu.name}, {gpu.total_bytes / 1e9:.0f} GB, driver {gpu.driver}, compute capability "
         f"{gpu.compute_capability}: the model fits its memory"

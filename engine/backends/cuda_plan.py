@@ -1,7 +1,7 @@
 """What a model takes on a GPU, to the byte and before anything is reserved, and whether it fits.
 
-Knows the sizes through a `Sketch`, and the words for what does not fit; touches no device. Called by `cuda_open`
-and by `engine.preview`.
+Knows the sizes through a `Sketch`, and the words for what does not fit; touches no device. Called by
+`cuda_open` and by `engine.preview`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from engine.backends.cuda_model import DeviceModel, Wanted
 from engine.backends.cuda_weights import allocate_weights
-from engine.config import KVType
+from engine.config import KVType, LoadOptions
 from engine.errors import BudgetError
 from engine.tiers.budget import Budget, shown_bytes
 from engine.tiers.vram import SLOT_BYTES
+from kernels.cuda import launch_settings
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.sketch import DeviceKind, Sketch
 
@@ -24,6 +25,10 @@ DEFAULT = Budget(percent=Fraction(90))
 """Of the GPU's memory that is free: the rest is for the desktop and for what else begins on it."""
 BESIDE_BYTES = SLOT_BYTES + (256 << 20)
 """What weights pass through while they load; and what CUDA needs itself as kernels and graphs come."""
+
+
+SETTINGS_FILE = "launch_settings.toml"
+"""In `LoadOptions.cache_dir`: what a search measured on this device."""
 
 
 class DevicePlan(NamedTuple):
@@ -42,10 +47,16 @@ class DevicePlan(NamedTuple):
         return self.weights + self.kv + self.computing
 
 
+def settings_for(device: DeviceKind, options: LoadOptions) -> LaunchSettings:
+    """How kernels are launched on a device of this kind."""
+    return launch_settings.load(device, options.cache_dir and options.cache_dir / SETTINGS_FILE)
+
+
 def plan_model(device: DeviceKind, wanted: Wanted, settings: LaunchSettings, free: int) -> DevicePlan:
     """What the model would take on a device of this kind of which `free` bytes are free.
 
-    Raises BudgetError with figures where that is more than the budget, ValueError for shapes that no kernel takes.
+    Raises BudgetError with figures where that is more than the budget, and ValueError for shapes that no
+    kernel takes.
     """
     granted = min(free, (wanted.options.vram_budget or DEFAULT).resolve(free))
     stored = Sketch(device)

@@ -10,6 +10,7 @@ Letters: T tokens, D hidden size, F inner size of the feed-forward layer, K colu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from engine.config import Precision
 from engine.errors import CancelledError
 from engine.model_config import ModelConfig
 from kernels.cuda.device import Array, Device, Event
-from kernels.cuda.matrices import dequantize, embedding
+from kernels.cuda.matrices import DeviceMatrix, dequantize, embedding
 from kernels.cuda.norms import Half, add_norm, gated
 
 EXPANDED_BYTES = 256 << 20
@@ -48,6 +49,13 @@ class Rows(NamedTuple):
     def floats(self) -> Array | None:
         """As float32."""
         return self.values if self.scale is None else None
+
+
+class _Part(NamedTuple):
+    """Some rows of a matrix."""
+
+    first_row: int
+    n_rows: int
 
 
 class _Update(NamedTuple):
@@ -82,7 +90,8 @@ class Prompt:
         widest = max(matrix.n_columns for matrix in matrices)
         self._x = device.empty((chunk, c.hidden_size), np.float32)
         self._update = device.empty((chunk, c.hidden_size), np.float32)
-        self._wide = device.empty(chunk * max(weights.layers[0].qkv.n_rows, 2 * c.ffn_size), np.float32)
+        longest = max(weights.layers[0].qkv.n_rows, 2 * c.ffn_size, c.hidden_size)
+        self._wide = device.empty(chunk * longest, np.float32)
         """First query, key and value, then gate and up."""
         self._rows = device.empty(chunk * widest, kind)
         """The input of the product that is next."""
@@ -111,6 +120,17 @@ class Prompt:
                 running.popleft().wait()
         self._add(x, update, None, None)
         return x
+
+    def warm_up(self) -> None:
+        """Multiply once with matrices of every shape, whatever is in memory: cuBLAS loads its kernels."""
+        chunk, shapes = self._x.shape[0], set[tuple[int, int]]()
+        for layer in self._weights.layers:
+            for matrix in layer.matrices:
+                shapes |= {(part.n_rows, matrix.n_columns) for part in self._parts(matrix)}
+        for n_rows, n_columns in sorted(shapes):
+            out = self._wide[: chunk * n_rows].reshape(chunk, n_rows)
+            expanded = self._expanded[: n_rows * n_columns].reshape(n_rows, n_columns)
+            self._matmul(self._values(chunk, n_columns), expanded, out)
 
     def _embed(self, token_ids: TokenIds) -> Array:
         n_tokens = len(token_ids)
@@ -183,13 +203,20 @@ class Prompt:
 
     def _multiply(self, projection: Projection, x: Rows, out: Array) -> None:
         """x [T, K] times every matrix -> out [T, rows of all], to be multiplied with the scale of x."""
-        multiply = self._device.matmul_float if self._scales is None else self._device.matmul_half
         column = 0
         for matrix in projection.matrices:
-            most = self._expanded.shape[0] // matrix.n_columns
-            for first in range(0, matrix.n_rows, most):
-                n_rows = min(most, matrix.n_rows - first)
+            for first_row, n_rows in self._parts(matrix):
                 expanded = self._expanded[: n_rows * matrix.n_columns].reshape(n_rows, matrix.n_columns)
-                dequantize(self._device, matrix, first, n_rows, expanded)
-                multiply(x.values, expanded, out[:, column : column + n_rows], accumulate=False)
+                dequantize(self._device, matrix, first_row, n_rows, expanded)
+                self._matmul(x.values, expanded, out[:, column : column + n_rows])
                 column += n_rows
+
+    def _parts(self, matrix: DeviceMatrix) -> Iterator[_Part]:
+        """Cut the rows into what is expanded at a time."""
+        most = self._expanded.shape[0] // matrix.n_columns
+        for first in range(0, matrix.n_rows, most):
+            yield _Part(first, min(most, matrix.n_rows - first))
+
+    def _matmul(self, x: Array, expanded: Array, out: Array) -> None:
+        multiply = self._device.matmul_float if self._scales is None else self._device.matmul_half
+        multiply(x, expanded, out, accumulate=False)

@@ -37,22 +37,23 @@ def find_gpus() -> GpuSearch:
     found = devices()
     if isinstance(found, NoDevice):
         return GpuSearch((), found.reason, found.has_driver)
-    return GpuSearch(tuple(map(_facts, found)), "", True)
+    return GpuSearch(tuple(map(gpu_facts, found)), "", True)
 
 
-def choose_gpu(device: str | None, found: GpuSearch) -> GpuFacts:
+def choose_gpu(device: str | None) -> DeviceFacts:
     """The GPU that `device` names; None and "cuda" are the first. Raises DeviceError if it is not there."""
     match = _NAMED.fullmatch(device or "cuda")
     if match is None:
         raise DeviceError(f"{device!r} is no device: give cpu, cuda, or cuda:1 for the second GPU")
-    if not found.devices:
+    found = devices()
+    if isinstance(found, NoDevice):
         raise DeviceError(f"no GPU can be used: {found.reason}")
     if match[1] is None:
-        return found.devices[0]
-    for facts in found.devices:
-        if facts.number == int(match[1]):
+        return found[0]
+    for facts in found:
+        if facts.ordinal == int(match[1]):
             return facts
-    present = ", ".join(f"cuda:{facts.number} ({facts.name})" for facts in found.devices)
+    present = ", ".join(f"cuda:{facts.ordinal} ({facts.name})" for facts in found)
     raise DeviceError(f"there is no {device} that can be used, only {present}: choose another device")
 
 
@@ -61,16 +62,17 @@ def open_gpu(device: str | None, cache_dir: Path | None) -> tuple[CudaDevice, Gp
 
     Compiled kernels are kept in `cache_dir`. Raises DeviceError.
     """
-    facts = choose_gpu(device, find_gpus())
+    facts = choose_gpu(device)
     try:
         from kernels.cuda.cuda_device import CudaDevice
 
-        return CudaDevice(facts.number, cache_dir), facts
+        return CudaDevice(facts.ordinal, cache_dir), gpu_facts(facts)
     except (kernel_errors.DeviceError, ImportError) as error:
         raise DeviceError(f"{facts.name} cannot be used: {error}") from error
 
 
-def _facts(found: DeviceFacts) -> GpuFacts:
+def gpu_facts(found: DeviceFacts) -> GpuFacts:
+    """What people are shown of it."""
     major, minor = divmod(found.compute_capability, 10)
     return GpuFacts(
         number=found.ordinal,

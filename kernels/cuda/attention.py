@@ -333,10 +333,10 @@ def _step_instance(device: Device, layout: KVLayout, n_heads: int, n_tokens: int
     group = n_heads // layout.n_kv_heads
     # Longer heads leave no registers for 16 rows: their keys and values are then read once for every 8.
     rows = 8 if n_tokens * group <= 8 or layout.head_dim > 128 else 16
-    # A warp holds a step of keys and one of values in registers: 8 KiB or somewhat more or less.
-    step = 2 * _TILE if layout.tile_bytes <= 2560 else _TILE
-    # What the registers of a processor hold without spilling: see `make nvrtc-all`.
-    blocks = 3 if rows == 8 and layout.head_dim <= 128 and layout.head_dim * step <= 3072 else 2
+    # What fits the registers without spilling. Only the widest memory needs all that can be on its way.
+    codes, newest = layout.kv_type is KVType.Q8_0, device.compute_capability >= 100
+    step = 32 if layout.head_dim <= (128 if codes and not newest else 64) else 16
+    blocks = 3 if rows == 8 and layout.head_dim * step <= 2048 and not (codes and newest) else 2
     defines = {"GROUP": group, "ROWS": rows, "WARPS": _STEP_WARPS, "STEP": step, "BLOCKS": blocks}
     n_row_tiles = layout.n_kv_heads * -(-n_tokens * group // rows)
     n_steps = -(-layout.max_context // step)

@@ -13,7 +13,7 @@ from ctypes import byref, c_char_p, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernels.cuda.driver import MULTIPROCESSOR_COUNT, Driver, NoDriverError
+from kernels.cuda.driver import MULTIPROCESSOR_COUNT, NO_GPU, Driver, NoDriverError
 from kernels.errors import DeviceError
 
 OLDEST_CAPABILITY = 80
@@ -79,7 +79,7 @@ def devices() -> list[DeviceFacts] | NoDevice:
             f"{found[0].name} has compute capability {major}.{minor}: 8.0 or newer is needed, "
             "an RTX 30 or a data-centre card from A100 on"
         )
-    return usable or NoDevice("the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES")
+    return usable or NoDevice(NO_GPU)
 
 
 def _what_is_missing(driver: Driver, management: _Management) -> str:

@@ -22,7 +22,11 @@ SHARED_SIZE_BYTES = 1
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 """CUfunction_attribute."""
 
+NO_GPU = "the NVIDIA driver finds no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES"
+
 _LIBRARY = "libcuda.so.1"
+_NO_DEVICE = 100
+"""CUDA_ERROR_NO_DEVICE."""
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _CAPTURE_RELAXED = 2
 """Other threads may allocate meanwhile, and this one may load a kernel."""
@@ -114,6 +118,8 @@ class Driver:
         ):
             for name, types in signatures.items():
                 self._add(source, name, types, optional=signatures is _NEWER_SIGNATURES)
+        if self._functions["cuInit"](0) == _NO_DEVICE:
+            raise DeviceError(NO_GPU)
         self.call("cuInit", 0)
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))

@@ -76,6 +76,7 @@ MODELS = {
 MOST_SPILLED_BYTES: dict[str, int] = {}
 """By source: what a kernel may spill at most. Sources that are not here are only reported."""
 
+_BENCHES = (Kernel.of("read.cu", "read"), Kernel.of("copy.cu", "copy"))
 _MODELS_IN_EVERY_TYPE = ("Qwen2.5-0.5B", "Llama-3-8B")
 _PROMPT_TOKENS = 512
 _VOCAB = 32000
@@ -105,7 +106,7 @@ def representative(card: Card) -> list[Kernel]:
             _whole_matrix(sketch, matrix)
             _products(sketch, matrix, [1, 5], shapes.activation if gated else None)
     _float_products(sketch, matrix, [1, 5], small.activation)
-    return list(dict.fromkeys(sketch.kernels))
+    return list(dict.fromkeys((*sketch.kernels, *_BENCHES)))
 
 
 def of_models(card: Card) -> list[Kernel]:
@@ -118,7 +119,7 @@ def of_models(card: Card) -> list[Kernel]:
         for quant_type in QuantType:
             if name in _MODELS_IN_EVERY_TYPE or quant_type in (QuantType.Q4_K, QuantType.Q8_0):
                 _model(sketch, shapes, quant_type)
-    return list(dict.fromkeys(sketch.kernels))
+    return list(dict.fromkeys((*sketch.kernels, *_BENCHES)))
 
 
 def _sampling(sketch: Sketch) -> None:

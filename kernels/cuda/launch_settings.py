@@ -25,9 +25,17 @@ _ROWS_OF_TILE = 16
 _NEAR = 4.0
 """A choice for one number of rows serves for others up to so many times larger or smaller."""
 _MOST_WARPS = 16
+"""That the rules give a processor: more leave a thread too few registers."""
+_MOST_NUMBER = 32
+"""Warps of a block at most; everything else is less."""
 _MOST_TOKENS = 8
 MOST_SIDE_BY_SIDE = 4
 """Up to so many tokens gemv_columns computes half as much, by an instance of its own."""
+_WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
+"""Types of 8 bits and more, of which a warp holds fewer weights."""
+_WARPS_OF_PROCESSOR = 12
+_VOCABULARY = 512
+"""Rows for each processor."""
 _MOST_ROUND = 16
 """Chunks of 8 tokens' activations that fit twice into 99 KiB of shared memory."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
@@ -51,8 +59,8 @@ class ColumnsSettings(NamedTuple):
     """The macros of gemv_columns.cu."""
 
     tiles: int
-    """Of 16 rows, of a warp: 1 or 2. In a gated product two tiles are of gate and up rows, with one tile the up
-    rows take as many warps again."""
+    """Of 16 rows, of a warp: 1 or 2. In a gated product two tiles are of gate and up rows; with one tile the
+    up rows take as many warps again."""
     split: int
     """Warps that share the same rows."""
     warps: int
@@ -96,8 +104,9 @@ class LaunchSettings:
         """For 2 to 8 tokens."""
         found: ColumnsSettings | None = self._look_up("columns", quant_type, n_columns, n_rows, n_tokens)
         settings = found or self._columns_rule(quant_type, n_columns, n_rows, gated)
-        if gated and settings.tiles == 1 and settings.warps % (2 * settings.split):
-            return settings._replace(tiles=2)
+        if gated:
+            fits = settings.tiles == 2 or settings.warps % (2 * settings.split) == 0
+            return settings if fits else settings._replace(tiles=2)
         # A small matrix has room for one tile only.
         return settings if n_rows >= _ROWS_OF_TILE * settings.tiles else settings._replace(tiles=1)
 
@@ -115,22 +124,30 @@ class LaunchSettings:
         return None
 
     def _gemv_rule(self, quant_type: QuantType, n_columns: int, n_rows: int) -> GemvSettings:
-        """Two steps or so for each warp, rows shared by as many warps as waste few of their steps."""
+        """Two warps for each row and rows side by side, fewer of them where processors would have few warps; of
+        a vocabulary's rows there are enough for one warp each."""
         steps = -(-n_columns // 1024)
-        most = 8 if steps > 4 else max(1, steps // 2)
-        # The fewest steps that find nothing left; then the fewest warps.
-        warps_per_row = min(range(1, most + 1), key=lambda warps: (-(-steps // warps) * warps, -warps))
-        rows = 4 if quant_type in (QuantType.Q4_0, QuantType.Q4_1, QuantType.Q4_K) else 2
-        while rows > 1 and n_rows // rows * warps_per_row < 8 * self._n_processors:
+        is_wide = quant_type in _WIDE
+        if n_rows >= _VOCABULARY * self._n_processors:
+            share = min(4, steps)
+            return GemvSettings(share, 1, 2 * share, 1) if is_wide else GemvSettings(1, 2, 4, share)
+        warps_per_row = min(2, steps)
+        rows = 2 if is_wide or steps > 8 else 4
+        enough = _WARPS_OF_PROCESSOR * self._n_processors
+        while rows > 1 and n_rows // rows * warps_per_row < enough:
             rows //= 2
-        unroll = 2 if -(-steps // warps_per_row) % 2 == 0 and rows <= 2 else 1
-        return GemvSettings(warps_per_row, rows, max(1, 8 // warps_per_row) * warps_per_row, unroll)
+        while 2 * warps_per_row <= min(8, steps) and n_rows // rows * warps_per_row < enough:
+            warps_per_row *= 2
+        warps = max(warps_per_row, 8 if is_wide else 4)
+        return GemvSettings(
+            warps_per_row, rows, warps, 2 if steps == 2 * warps_per_row and not is_wide else 1
+        )
 
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """One block for each processor, with as many groups of rows as make the blocks equally long, and about 16
-        warps; small blocks by turns where there are more groups than that."""
+        """One block for each processor, with as many groups of rows as make the blocks equally long, and about
+        16 warps; small blocks by turns where there are more groups than that."""
         n_units = units(quant_type, n_columns)
         tiles = 2 if gated or self._evenly(n_rows, 2) > 0.95 * self._evenly(n_rows, 1) else 1
         rows_of_group = _ROWS_OF_TILE * (tiles // 2 if gated else tiles)
@@ -234,7 +251,7 @@ def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int,
     numbers = (n_columns, n_rows, *chosen)
     if any(type(number) is not int or number < 1 for number in numbers):
         raise ValueError(f"launch settings are not positive numbers: {numbers}")
-    if max(chosen) > _MOST_WARPS or chosen.warps % sharing:
+    if max(chosen) > _MOST_NUMBER or chosen.warps % sharing:
         raise ValueError(f"launch settings out of bounds: {numbers}")
 
 

@@ -26,6 +26,7 @@ from engine import (
     Request,
     SamplingParams,
 )
+from tests.app.tiers.models import gpu_tiers
 from tests.fakes import FakeEngine
 
 PATH = Path("m.gguf")
@@ -186,6 +187,21 @@ def test_what_was_left_out_and_what_changed_on_the_way_is_kept_with_the_reply(tm
     reply.update(ReplyStatus.PREFILL, GenerationStats(prompt_tokens=5, dropped_messages=2))
     bridge.pull()
     assert second.turn.made_by["seen_from"] == live.conversation.turns[2].id
+
+
+def test_a_reply_remembers_the_gpu_that_computed_it(tmp_path: Path) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    engine.snapshot = replace(engine.snapshot, backend="cuda sm_86", tiers=gpu_tiers())
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    conversation = Conversation()
+    conversation.add("user", "hello")
+    live = bridge.ask(conversation, "", SamplingParams(), Overflow.STOP)
+    bridge.pull()
+    made_by = live.turn.made_by
+    assert (made_by["backend"], made_by["gpu"]) == ("cuda sm_86", "NVIDIA RTX 0000")
+    assert made_by["vram_budget"] == 20_000_000_000
+    assert "ram_budget" not in made_by
 
 
 def test_only_a_budget_that_the_engine_has_holds_from_then_on(tmp_path: Path) -> None:

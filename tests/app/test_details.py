@@ -29,6 +29,11 @@ from tests.app.driving import running
             ["␛[2J"],
             ["much", "from token"],
         ),
+        (
+            {"backend": "cuda sm_90", "gpu": "NVIDIA H200", "vram_budget": 20_000_000_000},
+            ["cuda sm_90", "NVIDIA H200", "video memory", "20.0 GB"],
+            ["memory for weights"],
+        ),
         ({"changes": 5}, ["sampling"], ["from token"]),
     ],
 )

@@ -27,12 +27,22 @@ from app.screens.model_options import ModelOptionsScreen
 from app.screens.models import Load, ModelsScreen, Unload
 from app.settings import ModelSettings, SettingsFile
 from app.themes import TOKENS, load_themes
-from engine import Budget
+from engine import Budget, GpuSearch, KVType, ModelPreview
 from kernels.quant_types import QuantType
 from tests.app.models.hub_server import HubServer, hub_server
+from tests.app.tiers.models import GPU
 from tests.tiny_gguf import CHATML, write_tiny_model
 
 WAIT_S = 10.0
+ON_GPU = ModelPreview(
+    path=Path("chatty.gguf"),
+    name="chatty",
+    architecture="llama",
+    max_context=512,
+    kv_bytes=500_000_000,
+    vram_bytes=2_000_000_000,
+    device="NVIDIA RTX 0000",
+)
 
 
 class Host(App[None]):
@@ -286,6 +296,45 @@ async def test_options_of_a_model_are_kept_and_change_what_is_predicted(home: Pa
         await driver.shows("context 128, memory 2.0 GB")
     own = SettingsFile(home / "tiercel" / "config" / "settings.toml").values.models
     assert own == {str(models / "chatty.gguf"): ModelSettings(128, Budget(2_000_000_000))}
+
+
+async def test_without_a_gpu_nobody_is_asked_about_one(
+    home: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.model_options.find_gpus", lambda: GpuSearch((), "no driver", False))
+    async with picker(home, size=(120, 40)) as driver:
+        await driver.shows("✓ fits")
+        await driver.press("ctrl+o")
+        await driver.shows("Memory, such as 8G or 50%", "context 512")
+        await driver.pilot.pause()
+        assert "Device" not in driver.text()
+
+
+async def test_with_a_gpu_device_memory_and_cache_are_chosen_for_one_model(
+    home: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.model_options.find_gpus", lambda: GpuSearch((GPU,), "", True))
+    monkeypatch.setattr("app.screens.model_options.preview_model", lambda *_: ON_GPU)
+    monkeypatch.setattr("app.screens.models.preview_model", lambda *_: ON_GPU)
+    async with picker(home, size=(120, 40)) as driver:
+        await driver.shows(
+            "✓ fits the GPU", "VRAM        2.0 GB, cache 500 MB", "computed by NVIDIA RTX 0000"
+        )
+        await driver.press("ctrl+o")
+        await driver.shows("Device: auto, cpu, cuda or cuda:1", "Keys and values: f16 or q8_0")
+        await driver.shows("context 512, video memory 2.0 GB, of it 500 MB for")
+        await driver.press("tab", "tab", *"gpu")
+        await driver.shows("✗ must be auto, cpu, cuda or cuda:N")
+        await driver.press(*["backspace"] * 3, *"cuda:1", "tab", *"20g", "tab", *"q4")
+        await driver.shows("✗ keys and values must be f16 or q8_0")
+        await driver.press("backspace", *"8_0", "enter")
+        await driver.shows("cuda:1, video memory 20.0 GB,", "keys and values q8_0")
+    own = SettingsFile(home / "tiercel" / "config" / "settings.toml").values.models
+    assert own == {
+        str(models / "chatty.gguf"): ModelSettings(
+            device="cuda:1", vram_budget=Budget(20_000_000_000), kv_type=KVType.Q8_0
+        )
+    }
 
 
 async def test_options_that_cannot_be_saved_say_so(

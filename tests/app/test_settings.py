@@ -19,7 +19,7 @@ from app.settings import (
     save_settings,
     words,
 )
-from engine import Overflow, SamplingParams, parse_budget
+from engine import KVType, Overflow, SamplingParams, parse_budget
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -40,8 +40,12 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         persona="engineer",
         copy="osc52",
         ram_budget=parse_budget("50%"),
+        device="cuda:1",
+        vram_budget=parse_budget("20G"),
+        kv_type=KVType.Q8_0,
         models={
             os.fsdecode(b"/m/\xff.gguf"): ModelSettings(4096, parse_budget("8G"), False),
+            "/m/c.gguf": ModelSettings(device="auto", vram_budget=parse_budget("80%"), kv_type=KVType.F16),
             "/m/b.gguf": ModelSettings(greedy=True),
         },
     )
@@ -69,6 +73,10 @@ def test_a_missing_file_means_defaults(tmp_path: Path) -> None:
         ("copy = 'xclip'", "copy"),
         ("models = 3", "models"),
         ("ram_budget = 'much'", "ram_budget"),
+        ("device = 'gpu'", "device"),
+        ("device = 1", "device"),
+        ("vram_budget = 20", "vram_budget"),
+        ("kv_type = 'q4_0'", "kv_type"),
         ("[sampling]\ntemperature = -1", "temperature"),
         ("[sampling]\nheat = 1", "heat"),
         ("[sampling]\ntop_k = 'many'", "top_k"),

@@ -78,6 +78,8 @@ async def test_themes_are_those_of_the_application(app: Host) -> None:
         ("context", "2048", 2048),
         ("unload_after_min", "30", 30),
         ("ram_budget", "8G", parse_budget("8G")),
+        ("device", "CUDA:1", "cuda:1"),
+        ("vram_budget", "80%", parse_budget("80%")),
         ("system", "Be brief.\\nAlways.", "Be brief.\nAlways."),
         ("model_folders", "/", (Path("/"),)),
     ],

@@ -23,7 +23,7 @@ from app import locations
 from app.app import TiercelApp
 from app.settings import SettingsFile
 from tests.app.driving import Driver
-from tests.app.tiers.models import gpu_tiers, tiers
+from tests.app.tiers.models import REASON, gpu_tiers, tiers
 from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import write_tiny_model
 
@@ -164,7 +164,7 @@ def test_the_map_of_the_tiers(app: TiercelApp, snap_compare: SnapCompare, size: 
 def test_a_model_on_a_gpu(
     app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int], whole: bool
 ) -> None:
-    script = replace(SCRIPT, tiers=gpu_tiers(), backend="cuda sm_86", threads=0)
+    script = replace(SCRIPT, tiers=gpu_tiers(), backend="cuda sm_86", reason=REASON, threads=0)
     app._make_engine = lambda: FakeEngine(script)
 
     async def go(pilot: Pilot[int | None]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from app.conversation import Conversation, TurnStatus
+from app.live_reply import in_our_words
+from app.plain import plain_words
 from app.widgets.status import StatusBar
 from engine import GenerationStats
 from tests.app.driving import running
+from tests.app.tiers.models import gpu_tiers
 from tests.fakes import Script
 
 LONG = "word " * 3000
@@ -54,6 +58,25 @@ async def test_a_message_that_waits_leaves_the_way_to_a_model_on_the_screen(home
         await driver.say("hello")
         await driver.until(lambda: "F3 chooses another" in driver.screen_text(), "the way out")
         assert driver.chat.query_one(StatusBar)._live is not None
+
+
+async def test_a_gpu_that_is_ready_is_named_where_there_is_room(home: Path) -> None:
+    script = Script(tiers=gpu_tiers(), backend="cuda sm_86", threads=0)
+    for width, shown in ((200, True), (80, True), (40, False)):
+        async with running(script, size=(width, 24)) as driver:
+            await driver.ready()
+            (line,) = (each for each in driver.screen_text().splitlines() if "● ready" in each)
+            assert ("cuda sm_86 · NVIDIA RTX 0000" in line) == shown
+
+
+@pytest.mark.parametrize("shown", [in_our_words, plain_words])
+def test_no_option_of_the_command_line_is_named_to_who_has_none(shown: Callable[[str], str]) -> None:
+    told = shown(
+        "it would fit with a context of 64 or less (-c), or a cache of 8 bits (--kv-type q8_0), or a budget of "
+        "900M or more (--vram-budget); or let the CPU compute (--device cpu)"
+    )
+    assert "--" not in told
+    assert "(-c)" not in told
 
 
 def test_what_a_failed_or_taken_back_message_took_of_the_context_is_not_counted() -> None:

@@ -28,9 +28,10 @@ GPU = GpuFacts(0, "Testcard 9000", "9.0", 1 << 30, 1 << 30, "580.1")
 class Borrowed:
     """A device that stays open for other tests, and compiles a kernel when it is launched."""
 
-    def __init__(self, device: Device, free: int | None = None) -> None:
-        """`free`: bytes that it says are free."""
+    def __init__(self, device: Device, free: int | None = None, name: str = "") -> None:
+        """`free`: bytes that it says are free; `name`: what it says it is called."""
         self._device, self._free = device, free
+        self.name = name or device.name
         self.launches: list[str] = []
         """Names of kernels and "graph", as they were put on the device."""
         self.kernels: set[Kernel] = set()

@@ -1,4 +1,4 @@
-"""What a benchmark measures of a GPU, which the emulator stands in for: figures that agree, and who is asked."""
+"""What a benchmark measures of a GPU, which the emulator stands in for: figures that agree, who is asked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine import benchmark, benchmark_gpu, benchmark_kernels
-from engine.backends import gpus
+from engine import benchmark, benchmark_gpu, benchmark_kernels, benchmark_ops
+from engine.backends import cuda, gpus
 from engine.benchmark import Cell, measure_speed, step_kv_bytes
 from engine.benchmark_gpu import Ceilings, measure_gpu
 from engine.benchmark_kernels import measure_gpu_kernel
@@ -46,7 +46,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Borrowed]]:
     found: list[Borrowed] = []
 
     def open_gpu(device: str | None, cache_dir: Path | None) -> tuple[Any, gpus.GpuFacts]:
-        facts = gpus.choose_gpu(device, gpus.find_gpus())
+        facts = gpus.gpu_facts(gpus.choose_gpu(device))
         found.append(Borrowed(EmulatedDevice()))
         return found[-1], facts
 
@@ -98,21 +98,16 @@ def test_the_share_of_the_host_counts_the_steps_that_were_asked_for(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every depth but the last there is room for a step ahead, which nobody waits for."""
-    spans: list[int] = []
-    timed = benchmark.CudaBackend.timed if hasattr(benchmark, "CudaBackend") else None
-    assert timed is None, "it is imported where a GPU computes only"
-    from engine.backends.cuda import GpuTimes
+    seen: list[cuda.GpuTimes] = []
 
-    class Seen(GpuTimes):
+    class Seen(cuda.GpuTimes):
         def __init__(self) -> None:
             super().__init__()
             seen.append(self)
 
-    seen: list[GpuTimes] = []
-    monkeypatch.setattr("engine.backends.cuda.GpuTimes", Seen)
+    monkeypatch.setattr(cuda, "GpuTimes", Seen)
     measure(tiny, n_prompt=0, n_decode=2, depths=[0, 4])
-    spans = [len(times.spans) for times in seen]
-    assert spans == [2 + 2 + 1, 2 + 2]
+    assert [len(times.spans) for times in seen] == [2 + 2 + 1, 2 + 2]
 
 
 def test_nothing_is_timed_on_a_gpu_before_its_products_are_right(
@@ -150,7 +145,10 @@ def ops_of(path: Path, **options: Any) -> tuple[OpCell, ...]:
     return measure_ops(loading, depths=[3, 0], repetitions=2, cancel=CancelToken()).cells
 
 
-def test_every_launch_of_a_step_belongs_to_one_operation(tiny: Path, opened: list[Borrowed]) -> None:
+def test_every_launch_of_a_step_belongs_to_one_operation(
+    tiny: Path, opened: list[Borrowed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_ops, "_LEAST_LAUNCHES", 1)
     cells = ops_of(tiny)
     assert list(dict.fromkeys(cell.depth for cell in cells)) == [0, 3]
     for depth in (0, 3):

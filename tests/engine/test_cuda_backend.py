@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_refused_with_figures_and_what_would_help(device: D
     path = write(**MODELS["llama"])
     budget = Budget(plan_on(device, path, max_context=2048)[0].n_bytes + 1)
     text = refusal(device, path, 10**9, max_context=100_000, vram_budget=budget)
-    assert "the model does not fit the memory of Testcard 9000: 1 MB of weights, " in text
+    assert f"the model does not fit the memory of {device.name}: 1 MB of weights, " in text
     assert "102 MB for a context of 100000 tokens and " in text
     assert f"the budget is {budget.n_bytes / 1e6:.0f} MB of 1.00 GB that are free" in text
     fits = re.search(r"it would with a context of (\d+) or less \(-c\)", text)

@@ -1,8 +1,10 @@
-"""Which device computes and what is said about it; the engine with a GPU, the emulator standing in for one."""
+"""Which device computes and what is said about it; the engine with a GPU, for which the emulator stands."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from engine import (
     Request,
     SamplingParams,
     Tier,
+    preview_model,
 )
 from engine.backends import gpus
 from engine.errors import CancelledError
@@ -54,9 +57,9 @@ class Emulated:
         monkeypatch.setattr("engine.backends.select.open_gpu", self._open)
 
     def _open(self, device: str | None, cache_dir: Path | None) -> tuple[Any, gpus.GpuFacts]:
-        facts = gpus.choose_gpu(device, gpus.find_gpus())
+        facts = gpus.gpu_facts(gpus.choose_gpu(device))
         # As much as an open GPU takes; what a test opens lives as long as its model.
-        self.opened.append(Borrowed(EmulatedDevice(), free=self.free))
+        self.opened.append(Borrowed(EmulatedDevice(), free=self.free, name=GPU.name))
         return self.opened[-1], facts
 
     @property
@@ -136,7 +139,8 @@ def test_a_gpu_that_fails_while_loading_is_the_same(
         raise kernel_errors.CompileError("NVRTC is too old")
 
     if fault == "open":
-        monkeypatch.setattr("engine.backends.select.open_gpu", gpus.open_gpu)  # there is no CuPy, or no GPU
+        monkeypatch.setattr("engine.backends.select.open_gpu", gpus.open_gpu)
+        monkeypatch.setitem(sys.modules, "kernels.cuda.cuda_device", None)  # as without CuPy
         text = "Testcard 9000 cannot be used: "
     else:
         monkeypatch.setattr(Borrowed, fault, fail)
@@ -184,7 +188,7 @@ def test_a_device_that_is_not_there_is_refused(
     emulated: Emulated, model: Path, device: str, text: str
 ) -> None:
     emulated.found = [FACTS, DeviceFacts(2, "Other", 80, 4, 10, 9, "1")]
-    assert gpus.choose_gpu("cuda:2", gpus.find_gpus()).name == "Other"
+    assert gpus.choose_gpu("cuda:2").name == "Other"
     with pytest.raises(DeviceError, match=text):
         load(model, device=device)
 
@@ -227,6 +231,26 @@ def test_a_load_that_is_stopped_gives_everything_back(emulated: Emulated, model:
         load_model(LoadOptions(model, context=64), check, token)
     assert [device.closed for device in emulated.opened] == [True]
     assert not any(emulated.used_bytes)
+
+
+def test_a_preview_says_what_loading_will(emulated: Emulated, model: Path) -> None:
+    options = LoadOptions(model, context=64)
+    preview = preview_model(model, options)
+    loaded = load_model(options, lambda stage, progress: None, CancelToken())
+    assert loaded.backend.tiers is not None
+    used = loaded.backend.tiers.snapshot().vram_used_bytes
+    loaded.close()
+    assert (preview.device, preview.vram_bytes, preview.problem) == ("Testcard 9000", used, "")
+    assert (preview.kv_bytes, preview.ram_bytes) == (loaded.info.kv_bytes, 0)
+    emulated.found = [replace(FACTS, free_bytes=used)]
+    small = preview_model(model, options)
+    assert (small.device, small.vram_bytes, small.problem) == ("", 0, "")
+    assert small.ram_bytes
+    assert "does not fit" in preview_model(model, replace(options, device="cuda")).problem
+    assert preview_model(model, options, freed_vram_bytes=used).device == "Testcard 9000"
+    emulated.found = NoDevice("no driver", has_driver=False)
+    assert preview_model(model, options).ram_bytes == small.ram_bytes
+    assert "no driver" in preview_model(model, replace(options, device="cuda")).problem
 
 
 # -- the engine

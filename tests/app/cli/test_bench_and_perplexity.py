@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 
 from app.__main__ import main
 from app.locations import rates_file
-from engine import KernelError
+from engine import Cell, GpuSearch, KernelCell, KernelError, LoadOptions, OpCell, Report
 from engine.tiers import probe
 from engine.tiers.rates import Measured, save_rates
 from kernels.quant_types import QuantType
+from tests.app.tiers.models import GPU
 from tests.tiny_gguf import write_tiny_model
 
 REFERENCES = [("smollm2_path", "smollm2_135m_q4_1"), ("gemma3_path", "gemma3_270m_q4_k_m")]
@@ -139,6 +142,12 @@ def test_rates_that_are_known_for_some_threads_only_leave_the_table_whole(
         (["-m", "{tiny}", "-d", "9", "-p", "9"], "add 0 to -d, or leave out -p 9"),
         (["-m", "{tiny}", "-r", "0"], "'0' is not a whole number of at least 1"),
         (["--kernels", "-m", "{tiny}", "-d", "0"], "leave out -m, -d"),
+        (["--kernels", "--vram-budget", "8G", "--ops"], "leave out --vram-budget, --ops"),
+        (["--kernels", "--device", "cuda", "-t", "2"], "threads are those of the processor: leave out -t"),
+        (["--ops"], "give -m/--model"),
+        (["--ops", "-m", "{tiny}", "-n", "4", "-t", "1"], "leave out -n, -t"),
+        (["--ops", "-m", "{tiny}", "-d", "512"], "-d 512 with -n 1 goes beyond the context"),
+        (["-m", "{tiny}", "--device", "gpu"], "'gpu' is no device"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_loaded(
@@ -156,6 +165,156 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(
     assert shown.out == ""
     assert said in shown.err
     assert shown.err.count("\n") == 1
+
+
+# -- on a GPU
+
+GPU_CELL = Cell(
+    path="/m/llama-8b.gguf",
+    quantisation="Q4_K",
+    threads=0,
+    depth=0,
+    repetitions=5,
+    prompt_tokens=512,
+    decode_tokens=200,
+    prefill_tok_s=17002.0,
+    prefill_tok_s_min=16800.0,
+    prefill_tok_s_max=17100.0,
+    ttft_ms=30.11,
+    decode_tok_s=1558.0,
+    decode_tok_s_min=1550.0,
+    decode_tok_s_max=1560.0,
+    weight_bytes=4_600_000_000,
+    kv_bytes=600_000_000,
+    weight_gb_s=2566.8,
+    read_gb_s=4394.0,
+    copy_gb_s=4256.0,
+    h2d_gb_s=55.1,
+    bandwidth_share=0.584,
+    predicted_decode_tok_s=None,
+    nvme_read_bytes=0,
+    h2d_bytes=0,
+    stall_ms=0.0,
+    disk_gb_s=None,
+    host_share=0.0312,
+)
+KERNEL_CELL = KernelCell(
+    quant_type="Q4_K",
+    threads=0,
+    columns=8,
+    rows=128_256,
+    row_length=14336,
+    repetitions=5,
+    us=1169.4,
+    us_min=1168.9,
+    us_max=1171.2,
+    weight_gb_s=4210.0,
+    gflop_s=100_000.0,
+    read_gb_s=4394.0,
+    bandwidth_share=0.958,
+    relative_time=1.09,
+)
+OP_CELLS = tuple(
+    OpCell("/m/llama-8b.gguf", "Q4_K", depth, 5, op, launches, us, us - 1, us + 1, us / 1600)
+    for depth in (0, 4096)
+    for op, launches, us in (
+        ("whole step", 420, 1600.0),
+        ("rmsnorm", 65, 110.25),
+        ("gemv_columns Q4_K 14336 GATED_SILU", 32, 700.5),
+    )
+)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """What was asked of the engine, whose answers are these."""
+    asked: list[dict[str, object]] = []
+
+    def answering(*cells: object) -> Callable[..., Report[Any]]:
+        def measure(first: object, **options: object) -> Report[Any]:
+            asked.append({"first": first, **options})
+            return Report("NVIDIA H200, cuda sm_90", cells, ())
+
+        return measure
+
+    monkeypatch.setattr("engine.measure_speed", answering(GPU_CELL, replace(GPU_CELL, depth=4096)))
+    monkeypatch.setattr("engine.measure_gpu_kernel", answering(KERNEL_CELL))
+    monkeypatch.setattr("engine.measure_ops", answering(*OP_CELLS))
+    monkeypatch.setattr("engine.find_gpus", lambda: GpuSearch((GPU,), "", True))
+    return asked
+
+
+def test_the_table_of_a_gpu_has_its_ceilings_and_80_columns(
+    tiny: str, capsys: pytest.CaptureFixture[str], measured: list[dict[str, object]]
+) -> None:
+    assert main(["bench", "-m", tiny, "--device", "cuda:0", "--kv-type", "q8_0", "--vram-budget", "9G"]) == 0
+    options = measured[0]["first"]
+    assert isinstance(options, LoadOptions)
+    assert (options.device, options.kv_type, str(options.vram_budget)) == ("cuda:0", "q8_0", "9000000000")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "NVIDIA H200, cuda sm_90"
+    assert "GPU memory: reads 4394 GB/s, copies 4256 GB/s; to the GPU 55.1 GB/s" in lines
+    heading, *rows = lines[-3:]
+    assert heading.split() == (
+        ["depth", "prefill", "tok/s", "ttft", "ms", "decode", "tok/s", "GB/s", "share", "KV", "host"]
+    )
+    assert {len(line) for line in (heading, *rows)} == {len(heading)}
+    assert len(heading) <= 80
+    for words in ("17002 16800..17100", "30.1", "1558 1550..1560", "2567", "58%", "3.1%"):
+        assert words in rows[0]
+
+
+def test_the_products_of_a_gpu_are_timed_where_there_is_one(
+    capsys: pytest.CaptureFixture[str], measured: list[dict[str, object]]
+) -> None:
+    assert main(["bench", "--kernels"]) == 0
+    assert [each["first"] for each in measured] == list(QuantType)
+    lines = capsys.readouterr().out.splitlines()
+    assert not any("thread" in line for line in lines)
+    heading = next(line for line in lines if "shape" in line)
+    assert {len(line) for line in lines[lines.index(heading) :]} == {len(heading)}
+    assert len(heading) <= 80
+    assert "128256x14336" in lines[-1]
+    assert "1169 1169..1171" in lines[-1]
+    measured.clear()
+    cells = run_bench(capsys, "--kernels", "--device", "cuda:1")
+    assert {each["device"] for each in measured} == {"cuda:1"}
+    assert cells[0].keys() <= documented(capsys)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_products_of_the_processor_are_timed_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str], measured: list[dict[str, object]]
+) -> None:
+    for arguments in (["--device", "cpu"], ["-t", "1"]):
+        assert {cell["threads"] > 0 for cell in run_bench(capsys, "--kernels", *arguments)} == {True}
+    assert measured == []
+
+
+def test_the_operations_of_a_step_are_a_table_for_each_depth_the_longest_first(
+    tiny: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[dict[str, object]],
+) -> None:
+    assert main(["bench", "--ops", "-m", tiny, "-d", "0,9", "-r", "7"]) == 0
+    assert (measured[0]["depths"], measured[0]["repetitions"]) == ([0, 9], 7)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "NVIDIA H200, cuda sm_90",
+        "one decode step by operation; medians of 5, lowest..highest",
+    ]
+    assert lines[3] == "llama-8b, Q4_K, depth 0"
+    assert [line.split()[0] for line in lines[4:8]] == ["op", "whole", "gemv_columns", "rmsnorm"]
+    assert lines[6].startswith("gemv_columns Q4_K 14336 GATED_SILU ")
+    assert lines[6].endswith(" 43.8%")
+    assert {len(line) for line in lines[4:8]} == {len(lines[4])}
+    assert len(lines[4]) <= 80
+    measured.clear()
+    monkeypatch.setattr("engine.training_context", lambda path: 4096)
+    cells = run_bench(capsys, "--ops", "-m", tiny)
+    assert measured[0]["depths"] == [512]
+    assert cells[0].keys() <= documented(capsys)
 
 
 def test_a_depth_that_just_fits_is_measured(

@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.__main__ import main
+from engine import GpuSearch
+from tests.app.tiers.models import GPU
 from tests.tiny_gguf import CHATML, write_tiny_model
 
 COMMANDS = (
@@ -58,10 +61,28 @@ def test_each_help_ends_with_an_example(command: str, capsys: pytest.CaptureFixt
     assert "example: " in capsys.readouterr().out.strip().rpartition("\n\n")[2]
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (GpuSearch((), "no NVIDIA driver is installed", False), "no GPU: no NVIDIA driver is installed"),
+        (
+            GpuSearch((GPU, replace(GPU, number=1)), "", True),
+            "cuda:1: NVIDIA RTX 0000, compute capability 8.6, 24.0 GB, driver 580.65.06",
+        ),
+    ],
+)
+def test_the_version_comes_with_what_can_compute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: GpuSearch, said: str
+) -> None:
+    monkeypatch.setattr("engine.inventory.find_gpus", lambda: found)
+    with pytest.raises(SystemExit) as ended:
         main(["--version"])
-    assert capsys.readouterr().out.startswith("tiercel 0.")
+    assert ended.value.code in (0, None)
+    version, processor, *gpus = capsys.readouterr().out.splitlines()
+    assert version.startswith("tiercel 0.")
+    assert processor.startswith(("cpu ", "numpy"))
+    assert len(gpus) == max(1, len(found.devices))
+    assert gpus[-1] == said
 
 
 def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,9 @@ from app.__main__ import main
 from app.cli.progress import ProgressBar
 from app.cli.run import _await
 from engine import Engine, GenerationStats, Reply, ReplyStatus, Request
+from kernels.cuda.devices import NoDevice
+from tests.app.tiers.models import REASON, gpu_tiers
+from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import CHATML, write_tiny_model
 
 
@@ -47,6 +50,29 @@ def test_text_goes_to_standard_output_and_one_line_of_counts_to_standard_error(
     assert shown.err.count("\n") == 1
     for words in ("prompt tokens", "0 cached", "6 tokens", "tok/s", "first token after"):
         assert words in shown.err
+
+
+def test_a_gpu_that_has_computed_is_named_on_standard_error(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    script = Script(replies=("Hi.",), tiers=gpu_tiers(), backend="cuda sm_86", reason=REASON)
+    monkeypatch.setattr("app.cli.run.Engine", lambda: FakeEngine(script))
+    assert main(["run", "-m", tiny, "-p", "hello", "--device", "cuda"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "Hi.\n"
+    assert shown.err.splitlines()[0] == f"tiercel: cuda sm_86: {REASON}"
+
+
+def test_a_device_that_is_not_there_is_one_line(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    monkeypatch.setattr("engine.backends.gpus.devices", lambda: NoDevice("no NVIDIA driver is installed"))
+    assert main(["run", "-m", tiny, "-p", "hello", "--device", "cuda"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "tiercel: no GPU can be used: no NVIDIA driver is installed\n"
 
 
 def test_json_has_the_promised_keys(

@@ -96,7 +96,7 @@ def test_an_old_gpu_is_refused_with_what_is_needed(paper: type[PaperDriver]) -> 
 
 def test_no_gpu_is_said(paper: type[PaperDriver]) -> None:
     paper.names, paper.capabilities = (), ()
-    assert "shows no GPU: see nvidia-smi" in reason()
+    assert "finds no GPU: see nvidia-smi" in reason()
 
 
 @pytest.mark.parametrize(("driver", "extra"), [((13, 1), "cuda13"), ((12, 4), "cuda12"), ((14, 0), "cuda13")])
