@@ -10,6 +10,7 @@ begin. Knows one loaded model at a time and nothing of output formats. Called by
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,7 @@ import numpy as np
 
 from engine.backends.base import AnyBackend
 from engine.backends.numpy_backend import NumpyBackend
-from engine.benchmark_gpu import Ceilings, gpu_backend, gpu_ceilings
+from engine.benchmark_gpu import Ceilings, gpu_backend, gpu_ceilings, gpu_failures_told
 from engine.cancel import CancelToken
 from engine.config import KVType, LoadOptions, Precision, SamplingParams
 from engine.errors import KernelError
@@ -134,7 +135,7 @@ def measure_speed(
     """
     context = max(n_prompt, max(depths) + n_decode)
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
-    try:
+    with gpu_failures_told(), closing(loaded):
         gpu = gpu_backend(loaded.backend)
         if loaded.backend.name != NumpyBackend.name:
             _check_products(loaded.weights, _judge(gpu, options.precision))
@@ -148,8 +149,6 @@ def measure_speed(
             ),
             notices=loaded.notices,
         )
-    finally:
-        loaded.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,8 @@ class _ModelBench:
         # Before the warm-up, as it empties the caches. Where weights are streamed no memory is left for it.
         before = Ceilings() if streams else _ceilings(self.loaded.backend, self.gpu)
         if n_prompt:
-            self._time_prefill(_WARM_UP_IDS)
+            # On a GPU all of it: other lengths are other kernels there, which come with their first use.
+            self._time_prefill(_WARM_UP_IDS if self.gpu is None else n_prompt)
         self._time_decode(depth, min(n_decode, _WARM_UP_STEPS))
         prefill_s, decode_s, disk, moved = [], [], [], _Moved()
         for _ in range(repetitions):

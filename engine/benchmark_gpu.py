@@ -6,7 +6,8 @@ Called by the other benchmarks and by `tiercel probe`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -88,10 +89,28 @@ def gpu_backend(backend: AnyBackend) -> CudaBackend | None:
 
 
 def gpu_ceilings(device: Device) -> Ceilings:
-    """Measure them, in a fraction of a second."""
+    """Measure them, in a fraction of a second; nothing where a model leaves no room for it."""
     from kernels.cuda.bench import copy_bandwidth, h2d_bandwidth, read_bandwidth
 
-    return Ceilings(read_bandwidth(device), copy_bandwidth(device), h2d_bandwidth(device))
+    try:
+        return Ceilings(read_bandwidth(device), copy_bandwidth(device), h2d_bandwidth(device))
+    except kernel_errors.DeviceMemoryError:
+        return Ceilings()
+
+
+@contextmanager
+def gpu_failures_told() -> Iterator[None]:
+    """Turn what a GPU refuses or fails at, and products that are wrong on it, into the engine's errors."""
+    try:
+        yield
+    except kernel_errors.DeviceError as error:
+        raise DeviceError(f"the GPU failed: {error}; nothing can be said of its speed") from error
+    except ArithmeticError as error:
+        if type(error) is not ArithmeticError:  # of ours, such as a division by 0
+            raise
+        raise KernelError(
+            f"{error} on this GPU: nothing was timed; please report it with the output of `tiercel --version`"
+        ) from None
 
 
 def measure_gpu(
@@ -110,19 +129,11 @@ def measure_gpu(
     """
     shapes = _shapes(path) if path is not None else []  # what is no model is refused before anything else
     gpu, facts = open_gpu(device, cache_dir)
-    try:
+    with gpu_failures_told(), closing(gpu):
         on_progress("measuring the GPU", 0.0)
         ceilings = gpu_ceilings(gpu)
         gemv = dict(_products(gpu, on_progress, cancel))
         searched, notices = _search(gpu, shapes, cache_dir, on_progress, cancel)
-    except ArithmeticError as error:
-        raise KernelError(
-            f"{error} on this GPU: please report it with the output of `tiercel --version`"
-        ) from None
-    except kernel_errors.DeviceError as error:
-        raise DeviceError(f"{facts.name} failed: {error}") from error
-    finally:
-        gpu.close()
     return GpuRates(facts, ceilings, gemv, searched, notices)
 
 

@@ -6,21 +6,20 @@ model and no output format. Called by `tiercel bench --kernels`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from engine.backends.gpus import open_gpu
 from engine.benchmark import Report
+from engine.benchmark_gpu import gpu_failures_told
 from engine.cancel import CancelToken
-from engine.errors import CancelledError, DeviceError, KernelError
+from engine.errors import CancelledError, KernelError
 from engine.machine import physical_cores, processor_name
-from kernels import errors as kernel_errors
 from kernels.quant_types import QuantType
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,15 @@ def measure_kernel(
         ) from None
     threads = threads or physical_cores()
     read_before = bench.read_bandwidth(threads)
-    timed = _timed(
-        lambda: bench.time_products(
+    try:
+        timed = bench.time_products(
             quant_type, threads=threads, repetitions=repetitions, before_each=lambda: _check(cancel)
-        ),
-        "processor",
-    )
+        )
+    except ArithmeticError as error:
+        raise KernelError(
+            f"{error} on this processor: nothing was timed; please report it with the output of "
+            "`tiercel --version`"
+        ) from None
     read = max(read_before, bench.read_bandwidth(threads))
     products = [_Product(*times[:2], bench.ROW_LENGTH, *times[2:]) for times in timed]
     device = f"{processor_name()}, cpu {cpu.instruction_sets()[0]}"
@@ -94,25 +96,18 @@ def measure_gpu_kernel(
     timed then; CancelledError when told to stop.
     """
     gpu, facts = open_gpu(device, cache_dir)
-    try:
+    with gpu_failures_told(), closing(gpu):
         from kernels.cuda import bench
 
         read_before = bench.read_bandwidth(gpu)
-        timed = _timed(
-            lambda: bench.time_products(
-                gpu,
-                quant_type,
-                shapes=bench.SHAPES,
-                repetitions=repetitions,
-                before_each=lambda: _check(cancel),
-            ),
-            "GPU",
+        timed = bench.time_products(
+            gpu,
+            quant_type,
+            shapes=bench.SHAPES,
+            repetitions=repetitions,
+            before_each=lambda: _check(cancel),
         )
         read = max(read_before, bench.read_bandwidth(gpu))
-    except kernel_errors.DeviceError as error:
-        raise DeviceError(f"{facts.name} failed: {error}") from error
-    finally:
-        gpu.close()
     products = [
         _Product(times.columns, times.rows, times.row_length, times.weight_bytes, times.seconds)
         for times in timed
@@ -134,17 +129,6 @@ class _Product(NamedTuple):
 def _check(cancel: CancelToken) -> None:
     if cancel.cancelled:
         raise CancelledError("the measurement was stopped")
-
-
-def _timed(time_products: Callable[[], T], where: str) -> T:
-    """What it returns; a product that is wrong is told as every error of the kernels."""
-    try:
-        return time_products()
-    except ArithmeticError as error:
-        raise KernelError(
-            f"{error} on this {where}: nothing was timed; please report it with the output of "
-            "`tiercel --version`"
-        ) from None
 
 
 def _cells(

@@ -9,6 +9,7 @@ and times; what is launched is the backend's business. Called by `tiercel bench 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.benchmark import Report
-from engine.benchmark_gpu import gpu_backend
+from engine.benchmark_gpu import gpu_backend, gpu_failures_told
 from engine.cancel import CancelToken
 from engine.config import LoadOptions
 from engine.errors import CancelledError, DeviceError
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 WHOLE_STEP = "whole step"
 """The operation that stands for all of them."""
+EIGHT_TOKENS = "whole step of 8 tokens"
+"""The same for a step that computes eight tokens together, as checking a draft does."""
+MOST_TOKENS = 8
+"""That a step computes together."""
 _LEAST_LAUNCHES = 64
 """In a graph that is timed: with fewer, launching the graph would be what is measured."""
 
@@ -45,7 +50,7 @@ class OpCell:
     """Tokens in the cache before the step."""
     repetitions: int
     op: str
-    """Such as "gemv Q4_K 4096 add" or "rmsnorm"; WHOLE_STEP for all of them in one graph."""
+    """Such as "gemv Q4_K 4096 add" or "rmsnorm"; WHOLE_STEP and EIGHT_TOKENS are all of them in one graph."""
     launches: int
     """Of kernels in a step."""
     us: float
@@ -63,9 +68,9 @@ def measure_ops(
 
     Raises the engine's errors, DeviceError where no GPU computes; CancelledError when told to stop.
     """
-    context = max(depths) + 1
+    context = max(depths) + MOST_TOKENS
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
-    try:
+    with gpu_failures_told(), closing(loaded):
         gpu = gpu_backend(loaded.backend)
         if gpu is None:
             raise DeviceError(
@@ -78,8 +83,6 @@ def measure_ops(
             _prefill(loaded, ids[len(loaded.session.ids) : depth], cancel)
             cells += _measure(loaded, gpu, depth, repetitions, cancel)
         return Report(f"{gpu.device.name}, {loaded.backend.name}", tuple(cells), loaded.notices)
-    finally:
-        loaded.close()
 
 
 def _prefill(loaded: LoadedModel, ids: list[int], cancel: CancelToken) -> None:
@@ -97,9 +100,12 @@ def _prefill(loaded: LoadedModel, ids: list[int], cancel: CancelToken) -> None:
 def _measure(
     loaded: LoadedModel, gpu: CudaBackend, depth: int, repetitions: int, cancel: CancelToken
 ) -> list[OpCell]:
-    """The whole step first, then its operations in the order in which they first come."""
+    """The whole steps first, then the operations of one token in the order in which they first come."""
     step = gpu.step_launches(loaded.session.kv, depth)
-    by_op: dict[str, list[Callable[[], None]]] = {WHOLE_STEP: [run for _, run in step]}
+    by_op: dict[str, list[Callable[[], None]]] = {
+        WHOLE_STEP: [run for _, run in step],
+        EIGHT_TOKENS: [run for _, run in gpu.step_launches(loaded.session.kv, depth, MOST_TOKENS)],
+    }
     for kernel, run in step:
         by_op.setdefault(op_name(kernel), []).append(run)
     seconds = time_launches(gpu.device, by_op, repetitions, cancel)

@@ -53,7 +53,8 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--vram-budget",
         type=budget,
         metavar="SIZE",
-        help="video memory for the model, everything counted, such as 20G or 80%% of what is free there",
+        help="video memory for the model, everything counted, such as 20G or 80%% of what is free there "
+        "(default: 90%%)",
     )
     parser.add_argument(
         "--kv-type",

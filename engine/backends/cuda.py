@@ -225,13 +225,15 @@ class CudaBackend:
         finally:
             self._times = None
 
-    def step_launches(self, kv: KVCache, start_pos: int) -> list[tuple[Kernel, Callable[[], None]]]:
-        """One step from that position on, to the drawn id: each kernel, and what launches it."""
+    def step_launches(
+        self, kv: KVCache, start_pos: int, n_tokens: int = 1
+    ) -> list[tuple[Kernel, Callable[[], None]]]:
+        """A step of so many tokens from that position on, to an id drawn: each kernel, and what launches it."""
         assert isinstance(kv, DeviceKV), "it came from `new_kv`"
         model = self._model
-        begin_step(self.device, model.state, start_pos, [0])
+        begin_step(self.device, model.state, start_pos, [0] * n_tokens)
         greedy = DrawRequest(SamplingParams(temperature=0), Penalties(_NO_IDS, _NO_IDS), 0.0)
-        launches = [*model.step.launches(1, kv), *model.drawing.launches(model.step.logits[0], greedy)]
+        launches = [*model.step.launches(n_tokens, kv), *model.drawing.launches(model.step.logits[0], greedy)]
         return [(launch.kernel, partial(launch.on, self.device)) for launch in launches]
 
     # -- for `DeviceLogits`

@@ -60,13 +60,14 @@ def choose_gpu(device: str | None) -> DeviceFacts:
 def open_gpu(device: str | None, cache_dir: Path | None) -> tuple[CudaDevice, GpuFacts]:
     """Open the GPU that `device` names, None being the first, in this thread, which alone may use it.
 
-    Compiled kernels are kept in `cache_dir`. Raises DeviceError.
+    Compiled kernels are kept in a folder of `cache_dir`. Raises DeviceError.
     """
     facts = choose_gpu(device)
     try:
         from kernels.cuda.cuda_device import CudaDevice
 
-        return CudaDevice(facts.ordinal, cache_dir), gpu_facts(facts)
+        kernels = None if cache_dir is None else cache_dir / "kernels"
+        return CudaDevice(facts.ordinal, kernels), gpu_facts(facts)
     except (kernel_errors.DeviceError, ImportError) as error:
         raise DeviceError(f"{facts.name} cannot be used: {error}") from error
 

@@ -28,7 +28,7 @@ _APPEND_WARPS = 4
 _FLOAT_THREADS = 128
 _STEP_WARPS = 4
 _MOST_SHARES = 128
-"""Of one KV head's positions: as attention_step.cu."""
+"""Of one KV head's positions: one block merges them."""
 
 
 class KVType(Enum):
@@ -169,8 +169,8 @@ class _StepInstance(NamedTuple):
     defines: dict[str, int]
     rows: int
     """Of a block."""
-    grid: tuple[int, int]
-    """KV heads times row tiles, shares of the positions."""
+    grid: tuple[int, int, int]
+    """Row tiles, KV heads, shares of the positions."""
 
 
 class StepScratch(NamedTuple):
@@ -189,11 +189,11 @@ def step_scratch(device: Device, layout: KVLayout, n_heads: int) -> StepScratch:
     instances = [
         _step_instance(device, layout, n_heads, n_tokens) for n_tokens in range(1, MOST_STEP_TOKENS + 1)
     ]
-    n_rows = max(instance.grid[0] * instance.grid[1] * instance.rows for instance in instances)
+    n_rows = max(math.prod(instance.grid) * instance.rows for instance in instances)
     return StepScratch(
         device.empty((n_rows, layout.head_dim), np.float32),
         device.empty((n_rows, 2), np.float32),
-        device.zeros(max(instance.grid[0] for instance in instances), np.uint32),
+        device.zeros(max(math.prod(instance.grid[:2]) for instance in instances), np.uint32),
         device.empty((MOST_STEP_TOKENS, n_heads * layout.head_dim), np.float32),
     )
 
@@ -338,12 +338,14 @@ def _step_instance(device: Device, layout: KVLayout, n_heads: int, n_tokens: int
     step = 32 if layout.head_dim <= (128 if codes and not newest else 64) else 16
     blocks = 3 if rows == 8 and layout.head_dim * step <= 2048 and not (codes and newest) else 2
     defines = {"GROUP": group, "ROWS": rows, "WARPS": _STEP_WARPS, "STEP": step, "BLOCKS": blocks}
-    n_row_tiles = layout.n_kv_heads * -(-n_tokens * group // rows)
+    n_row_tiles = -(-n_tokens * group // rows)
     n_steps = -(-layout.max_context // step)
-    n_shares = max(
-        1, min(_MOST_SHARES, device.n_processors * blocks // n_row_tiles, -(-n_steps // _STEP_WARPS))
+    n_shares = min(
+        _MOST_SHARES,
+        device.n_processors * blocks // (n_row_tiles * layout.n_kv_heads),
+        -(-n_steps // _STEP_WARPS),
     )
-    return _StepInstance(defines, rows, (n_row_tiles, n_shares))
+    return _StepInstance(defines, rows, (n_row_tiles, layout.n_kv_heads, max(1, n_shares)))
 
 
 def _prompt_shared_bytes(layout: KVLayout, n_warps: int, n_keys: int) -> int:

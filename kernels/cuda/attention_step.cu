@@ -2,11 +2,11 @@
 //
 //   out[t, h] = sum over p of softmax(q[t, h] . k[p])[p] * v[p],  p <= start + t, and > start + t - window
 // Bound by reading the cache once. GROUP query heads share a KV head, so the rows of one are (token, head of the
-// group), row = token * GROUP + head. Block (x, y) takes ROWS rows (8 or 16) of one KV head, x = KV head * row
-// tiles + row tile, and a share y of the positions. Its warps do not wait for one another: each has steps of STEP
-// positions of its own, loaded straight into the fragments of its tensor cores while the step before is computed,
-// and a softmax of its own. Then the block merges its warps, and the last block of a row tile merges the shares.
-// How many shares there are follows from the length, which is read on the device; blocks beyond it leave at once.
+// group), row = token * GROUP + head. Block (x, y, z) takes a row tile x of ROWS rows (8 or 16) of KV head y and a
+// share z of the positions. Its warps do not wait for one another: each has steps of STEP positions of its own,
+// loaded straight into the fragments of its tensor cores while the step before is computed, and a softmax of its
+// own. Then the block merges its warps, and the last block of a row tile merges the shares. How many shares there
+// are follows from the length, which is read on the device; blocks beyond it leave at once.
 //
 // Before that, while the first keys and values are on their way, a block norms and turns its queries, and appends
 // those new keys and values that lie in its share: it alone reads them. (Blocks of the KV head's other row tiles
@@ -15,8 +15,8 @@
 // Reads the product's rows, f32 [T][(heads + 2 KV heads) * HEAD_DIM]: queries, keys, values; cosines and sines f32
 // [positions][ROPE_DIM / 2]; query_scale holds log2(e), for weights are powers of 2. Scores and sums are f32,
 // queries and weights f16. Output: f32 [T][heads * HEAD_DIM], or rounded (rounding.cuh; GROUP * HEAD_DIM must be a
-// multiple of 32), or both. Scratch: partials f32 [grid x][grid y][ROWS][HEAD_DIM], partial_sums (top, sum) f32
-// [grid x][grid y][ROWS], counters [grid x] zero before the first launch; every launch leaves them zero.
+// multiple of 32), or both. Scratch: partials f32 [KV head][row tile][share][ROWS][HEAD_DIM], partial_sums (top, sum)
+// f32 [KV head][row tile][share][ROWS], counters [KV head][row tile], zero before the first launch and after each.
 #include "ptx.cuh"
 #include "attention.cuh"
 #include "rope.cuh"
@@ -41,11 +41,9 @@
 constexpr int THREADS = WARPS * 32;
 constexpr int ROW_TILES = ROWS / 8;
 constexpr int TILES = STEP / TILE;
-constexpr int MOST_SHARES = 128;
-constexpr int AT_ONCE = 8;  // shares whose output is on its way to the one block that merges them
+constexpr int AT_ONCE = 16;  // shares whose output is on its way to the block that merges them
 // Rows lie so far apart that the lanes of a warp, which hold 2 rows of 8 dims each, write to 32 banks.
 constexpr int ROW_STRIDE = HEAD_DIM + 4;
-constexpr int SHARED_FLOATS = ROWS * (WARPS * ROW_STRIDE > MOST_SHARES ? WARPS * ROW_STRIDE : MOST_SHARES);
 
 DEVICE float4 add_scaled(float4 sum, float4 v, float by) {
   return make_float4(sum.x + v.x * by, sum.y + v.y * by, sum.z + v.z * by, sum.w + v.w * by);
@@ -63,7 +61,7 @@ struct Output {
   // All lanes of a warp: four dims of a row each, `four` counts them through the block's rows.
   DEVICE void store(int four, float4 v) const {
     const int row = first_row + four / FOURS;
-    const int token = row / GROUP, column = first_column + row % GROUP * HEAD_DIM + four % FOURS * 4;
+    const int token = (u32)row / GROUP, column = first_column + (u32)row % GROUP * HEAD_DIM + four % FOURS * 4;
     const bool valid = four / FOURS < n_rows;
     if (q) {
       const int padded = (n_columns + 127) / 128 * 128;
@@ -80,94 +78,70 @@ template <class Fragments> DEVICE void load_step(Fragments (&tiles)[TILES], cons
   for (int i = 0; i < TILES; i++) tiles[i].template load<FromGlobal>(cache + i * TILE_BYTES, lane);
 }
 
-// The product's rows, and what turns them into queries, keys and values of one KV head.
+// The heads of the product that a block turns into queries, and into keys and values of its KV head: `i` counts the
+// key and the value of each token, then the block's rows.
 struct Heads {
   const float *qkv, *q_weight, *k_weight, *cosines, *sines;
   float eps, query_scale;
-  int n_heads, n_kv_heads, kv_head;
+  int n_tokens, kv_head, n_kv_heads, first_row;
 
-  DEVICE void load(Head &head, int token, int index) const {
-    head.load(qkv + ((u64)token * (n_heads + 2 * n_kv_heads) + index) * HEAD_DIM, 1.0f);
+  DEVICE bool is_query(int i) const { return i >= 2 * n_tokens; }
+  DEVICE int row(int i) const { return i - 2 * n_tokens; }
+  DEVICE int token(int i) const { return (u32)(is_query(i) ? first_row + row(i) : i) / (is_query(i) ? GROUP : 2); }
+
+  DEVICE void load(Head &head, int i) const {
+    const int index = is_query(i) ? kv_head * GROUP + (u32)(first_row + row(i)) % GROUP
+                                  : n_kv_heads * (GROUP + i % 2) + kv_head;
+    head.load(qkv + ((u64)token(i) * (n_kv_heads * (GROUP + 2)) + index) * HEAD_DIM, 1.0f);
   }
-  DEVICE void turn(Head &head, const float *weight, int position, float *scratch) const {
+  DEVICE void turn(Head &head, int i, int position, float *scratch) const {
     const u64 at = (u64)position * (ROPE_DIM / 2);
-    head.turn(weight, eps, cosines + at, sines + at, scratch);
+    head.turn(is_query(i) ? q_weight : k_weight, eps, cosines + at, sines + at, scratch);
   }
 
-  // Row `row` of the block that begins with `first_row`, among the fragments that its warps read.
-  DEVICE void prepare_query(uint4 *fragments, int start, int first_row, int row, float *scratch) const {
-    const int token = (first_row + row) / GROUP;
-    Head head;
-    load(head, token, kv_head * GROUP + (first_row + row) % GROUP);
-    turn(head, q_weight, start + token, scratch);
+  // A query among the fragments that the block's warps read.
+  DEVICE void store_query(const Head &head, int row, uint4 *fragments) const {
 #pragma unroll
-    for (int i = 0; i < TURNS; i++) {
-      const int dim = 4 * (threadIdx.x % 32 + 32 * i), group = dim / 32, run = group < WHOLE_GROUPS ? 8 : 4;
+    for (int turn = 0; turn < TURNS; turn++) {
+      const int dim = 4 * (threadIdx.x % 32 + 32 * turn), group = dim / 32, run = group < WHOLE_GROUPS ? 8 : 4;
       if (dim >= HEAD_DIM) continue;
-      uint4 *const fragment = fragments + (row / 8 * GROUPS + group) * 32 + row % 8 * 4 + dim % 32 / run;
-      const float4 v = scaled(head.v[i], query_scale);
+      uint4 *const fragment = fragments + ((u32)row / 8 * GROUPS + group) * 32 + (u32)row % 8 * 4 + dim % 32 / run;
+      const float4 v = scaled(head.v[turn], query_scale);
       ((uint2 *)fragment)[dim % run / 4] = make_uint2(pack_halves(v.x, v.y), pack_halves(v.z, v.w));
-    }
-  }
-
-  // The key or the value of a token into the cache of its KV head.
-  DEVICE void append(u8 *cache, bool is_value, int token, int position, float *scratch) const {
-    u8 *const tile = cache + (u64)(position / TILE) * TILE_BYTES;
-    Head head;
-    load(head, token, n_heads + (is_value ? n_kv_heads : 0) + kv_head);
-    if (is_value) {
-      head.store_values(tile, position % TILE);
-    } else {
-      turn(head, k_weight, position, scratch);
-      head.store_keys(tile, position % TILE);
     }
   }
 };
 
-// What the shares of a row tile come to: each one's output times a factor. `factors` has room for [share][row].
-DEVICE void merge_shares(const Output &output, const float *partials, const float2 *sums, int n_shares,
-                         float *factors) {
-  const int lane = threadIdx.x % 32;
-  for (int row = threadIdx.x / 32; row < output.n_rows; row += WARPS) {
-    float tops[MOST_SHARES / 32], share_sums[MOST_SHARES / 32], top = LOWEST, sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++) {
-      tops[i] = LOWEST, share_sums[i] = 0.0f;
-      if (lane + 32 * i < n_shares) {
-        const uint2 both = load8(sums + (lane + 32 * i) * ROWS + row);
-        tops[i] = __uint_as_float(both.x), share_sums[i] = __uint_as_float(both.y);
-      }
-      top = fmaxf(top, tops[i]);
-    }
-    top = warp_max(top);
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++) {
-      tops[i] = fast_exp2(tops[i] - top);
-      sum += tops[i] * share_sums[i];
-    }
-    const float inverse = 1.0f / warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < MOST_SHARES / 32; i++)
-      if (lane + 32 * i < n_shares) factors[(lane + 32 * i) * ROWS + row] = tops[i] * inverse;
-  }
-  __syncthreads();
+// What the shares of a row tile come to, four dims a thread: a running softmax over them.
+DEVICE void merge_shares(const Output &output, const float *partials, const float2 *sums, int n_shares) {
   for (int four = threadIdx.x; four < output.end_four(); four += THREADS) {
-    const int row = min(four / FOURS, ROWS - 1);
+    const int place = min(four, output.n_rows * FOURS - 1);
+    float top = LOWEST, sum = 0.0f;
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (row < output.n_rows) {
-      for (int first = 0; first < n_shares; first += AT_ONCE) {
-        float4 parts[AT_ONCE];
+    for (int first = 0; first < n_shares; first += AT_ONCE) {
+      uint2 part_sums[AT_ONCE];
+      float4 parts[AT_ONCE];
+      float highest = top;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-          const int share = min(first + i, n_shares - 1);
-          parts[i] = load_four(partials + ((u64)share * ROWS * FOURS + four) * 4, 0, HEAD_DIM);
-        }
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int share = min(first + i, n_shares - 1);
+        part_sums[i] = load8(sums + share * ROWS + place / FOURS);
+        parts[i] = load_four(partials + ((u64)share * ROWS * FOURS + place) * 4, 0, HEAD_DIM);
+      }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-          if (first + i < n_shares) v = add_scaled(v, parts[i], factors[(first + i) * ROWS + row]);
+      for (int i = 0; i < AT_ONCE; i++) highest = fmaxf(highest, __uint_as_float(part_sums[i].x));
+      const float fade = fast_exp2(top - highest);
+      top = highest;
+      sum *= fade;
+      v = scaled(v, fade);
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const float by = first + i < n_shares ? fast_exp2(__uint_as_float(part_sums[i].x) - highest) : 0.0f;
+        sum += __uint_as_float(part_sums[i].y) * by;
+        v = add_scaled(v, parts[i], by);
       }
     }
-    output.store(four, v);
+    output.store(four, scaled(v, __fdividef(1.0f, sum)));
   }
 }
 
@@ -176,23 +150,25 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
                const float *sines, float query_scale, u8 *keys, u8 *values, u64 head_bytes, const int *state,
                int n_tokens, int window, float *partials, float2 *partial_sums, u32 *counters, u8 *rounded_q,
                float *rounded_d, float *rounded_s, float *floats) {
-  __shared__ __align__(16) float merged[SHARED_FLOATS];
+  __shared__ __align__(16) float merged[WARPS * ROWS * ROW_STRIDE];
   __shared__ float2 sums[WARPS][ROWS];
   __shared__ uint4 shared_query[ROW_TILES * GROUPS * 32];
   __shared__ bool is_last;
   let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const int all_rows = n_tokens * GROUP, row_tiles = (all_rows + ROWS - 1) / ROWS;
-  const int kv_head = blockIdx.x / row_tiles, first_row = blockIdx.x % row_tiles * ROWS;
-  const int n_kv_heads = gridDim.x / row_tiles, n_heads = n_kv_heads * GROUP;
-  const int n_rows = min(ROWS, all_rows - first_row);
+  const int first_row = blockIdx.x * ROWS, kv_head = blockIdx.y, share = blockIdx.z, n_kv_heads = gridDim.y;
+  const int n_rows = min(ROWS, n_tokens * GROUP - first_row), end_head = 2 * n_tokens + n_rows;
+  const Heads heads = {qkv,     q_weight, k_weight,   cosines, sines, eps, query_scale,
+                       n_tokens, kv_head, n_kv_heads, first_row};
   keys += kv_head * head_bytes;
   values += kv_head * head_bytes;
 
   wait_for_previous();
   const int start = state[0], n_positions = start + n_tokens;
-  const int first_step = Sight(start, window).first / STEP, end_step = (n_positions + STEP - 1) / STEP;
-  const int n_shares = min((int)gridDim.y, (end_step - first_step + WARPS - 1) / WARPS), share = blockIdx.y;
+  Head coming;
+  heads.load(coming, warp);
+  const int first_step = (u32)Sight(start, window).first / STEP, end_step = (u32)(n_positions + STEP - 1) / STEP;
+  const int n_shares = min(gridDim.z, (u32)(end_step - first_step + WARPS - 1) / WARPS);
   if (share >= n_shares) return;
 
   Keys key[TILES];
@@ -204,13 +180,23 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
     load_step(key, keys, step, lane);
     load_step(value, values, step, lane);
   }
-  const Heads heads = {qkv, q_weight, k_weight, cosines, sines, eps, query_scale, n_heads, n_kv_heads, kv_head};
-  for (int i = warp; i < 2 * n_tokens + n_rows; i += WARPS) {
+  for (int i = warp; i < end_head; i += WARPS) {
+    Head head = coming;
+    if (i + WARPS < end_head) heads.load(coming, i + WARPS);
+    const int position = start + heads.token(i);
     float *const scratch = merged + warp * HEAD_DIM;
-    const int token = i / 2;
-    if (i >= 2 * n_tokens) heads.prepare_query(shared_query, start, first_row, i - 2 * n_tokens, scratch);
-    else if (((start + token) / STEP - first_step) % stride / WARPS == share)
-      heads.append(i % 2 ? values : keys, i % 2, token, start + token, scratch);
+    if (heads.is_query(i)) {
+      heads.turn(head, i, position, scratch);
+      heads.store_query(head, heads.row(i), shared_query);
+    } else if (((u32)position / STEP - first_step) % (u32)stride / WARPS == (u32)share) {
+      const u64 tile = (u64)((u32)position / TILE) * TILE_BYTES;
+      if (i % 2) {
+        head.store_values(values + tile, position % TILE);
+      } else {
+        heads.turn(head, i, position, scratch);
+        head.store_keys(keys + tile, position % TILE);
+      }
+    }
   }
   __syncthreads();
   if (!is_old && step < end_step) {
@@ -223,7 +209,7 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
   int positions[ROW_TILES];
 #pragma unroll
   for (int r = 0; r < ROW_TILES; r++) {
-    positions[r] = start + min((first_row + 8 * r + g) / GROUP, n_tokens - 1);
+    positions[r] = start + min((u32)(first_row + 8 * r + g) / GROUP, n_tokens - 1u);
 #pragma unroll
     for (int group = 0; group < GROUPS; group++)
       if (QUERY_IN_REGISTERS) query[r][group] = shared_query[(r * GROUPS + group) * 32 + lane];
@@ -302,9 +288,10 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
     }
   }
   __syncthreads();
-  const Output output = {rounded_q, rounded_d, rounded_s, floats, n_heads * HEAD_DIM, kv_head * GROUP * HEAD_DIM,
-                         first_row, n_rows};
-  const u64 tile = (u64)blockIdx.x * gridDim.y;
+  const Output output = {rounded_q, rounded_d, rounded_s, floats, n_kv_heads * GROUP * HEAD_DIM,
+                         kv_head * GROUP * HEAD_DIM, first_row, n_rows};
+  const int row_tile = kv_head * gridDim.x + blockIdx.x;
+  const u64 first_place = (u64)row_tile * gridDim.z * ROWS;
   for (int four = threadIdx.x; four < output.end_four(); four += THREADS) {
     const int row = min(four / FOURS, ROWS - 1), column = four % FOURS * 4;
     float top = LOWEST, sum = 0.0f;
@@ -318,9 +305,9 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
       v = add_scaled(v, *(const float4 *)(merged + (w * ROWS + row) * ROW_STRIDE + column), by);
     }
     if (n_shares == 1) {
-      output.store(four, scaled(v, 1.0f / sum));
+      output.store(four, scaled(v, __fdividef(1.0f, sum)));
     } else if (four / FOURS < n_rows) {
-      const u64 place = (tile + share) * ROWS + row;
+      const u64 place = first_place + share * ROWS + row;
       ((float4 *)partials)[place * FOURS + four % FOURS] = v;
       if (column == 0) partial_sums[place] = make_float2(top, sum);
     }
@@ -330,10 +317,9 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
   // Merge the shares.
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = count_arrival(counters + blockIdx.x) == n_shares - 1;
-    if (is_last) counters[blockIdx.x] = 0;
+    is_last = count_arrival(counters + row_tile) == (u32)n_shares - 1;
+    if (is_last) counters[row_tile] = 0;
   }
   __syncthreads();
-  if (!is_last) return;
-  merge_shares(output, partials + tile * ROWS * HEAD_DIM, partial_sums + tile * ROWS, n_shares, merged);
+  if (is_last) merge_shares(output, partials + first_place * HEAD_DIM, partial_sums + first_place, n_shares);
 }

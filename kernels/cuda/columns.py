@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels.cuda.device import Array, Device, Kernel
 from kernels.cuda.launch_settings import MOST_SIDE_BY_SIDE, ColumnsSettings, unit_chunks, units
-from kernels.cuda.matrices import DeviceMatrix
+from kernels.cuda.matrices import CHUNK_BYTES, DeviceMatrix
 from kernels.cuda.norms import Rounded
 from kernels.quant_types import QuantType
 
@@ -23,8 +23,8 @@ _SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227}
 _LEAST_SHARED_KIB = 99
 _SLICE_CHUNKS = 8
 """Chunks of a slice of x at least."""
-_MOST_SLICES = 4
-"""Slices of x in shared memory at most, where they take turns."""
+_MOST_SLICES = 3
+"""Slices of x in shared memory: one computed with, the others on their way."""
 
 
 def launch(
@@ -50,7 +50,7 @@ def launch(
         TILES=chosen.tiles,
         SPLIT=chosen.split,
         WARPS=chosen.warps,
-        DEPTH=chosen.depth,
+        STAGES=chosen.stages,
         BLOCKS=chosen.blocks,
         SLICES=slices,
     )
@@ -66,21 +66,29 @@ def launch(
 def shared_memory(
     compute_capability: int, quant_type: QuantType, n_columns: int, room_for: int, chosen: ColumnsSettings
 ) -> tuple[int, int]:
-    """Slices of x that are in shared memory at a time, and bytes of it; `room_for` 4 or 8 tokens.
+    """Slices of x that are in shared memory at a time, and bytes of all of it; `room_for` 4 or 8 tokens.
 
     Raises ValueError where there is not enough.
     """
-    sums = 32 if quant_type in _HAVE_MINIMUMS else 0
-    # Words of x, steps, sums; with up to four tokens both halves of a word's bytes share a fragment.
-    of_chunk = 4096 // (4 if room_for == MOST_SIDE_BY_SIDE else 2) + room_for * (16 + sums)
-    round_chunks = chosen.split * chosen.depth * unit_chunks(quant_type)
-    slice_chunks = round_chunks * max(1, _SLICE_CHUNKS // round_chunks)
-    all_slices = -(-units(quant_type, n_columns) * unit_chunks(quant_type) // slice_chunks)
-    sums_bytes = chosen.warps * 8 * (16 * chosen.tiles + 4) * 4
+    unit = unit_chunks(quant_type)
+    # With up to four tokens high and low bytes of x share a fragment. Then steps, and sums where minimums need them.
+    of_chunk = (1024 if room_for == MOST_SIDE_BY_SIDE else 2048) + room_for * (
+        48 if quant_type in _HAVE_MINIMUMS else 16
+    )
+    turn_chunks = chosen.split * unit
+    slice_chunks = turn_chunks * max(1, _SLICE_CHUNKS // turn_chunks)
+    all_slices = -(-units(quant_type, n_columns) * unit // slice_chunks)
+    weights = chosen.warps * chosen.stages * 16 * chosen.tiles * _row_bytes(quant_type, unit)
+    sums = chosen.warps * 8 * (16 * chosen.tiles + 4) * 4
     available = _SHARED_KIB.get(compute_capability, _LEAST_SHARED_KIB) * 1024 // chosen.blocks - 1024
-    slices = min(all_slices, available // (slice_chunks * of_chunk))
-    if slices < all_slices:
-        slices = min(slices, _MOST_SLICES)
-    if slices < min(all_slices, 2) or sums_bytes > available:
-        raise ValueError(f"{chosen} needs more shared memory than {available} bytes for {quant_type.name}")
-    return slices, max(slices * slice_chunks * of_chunk, sums_bytes)
+    for slices in range(min(all_slices, _MOST_SLICES), min(all_slices, 2) - 1, -1):
+        n_bytes = max(slices * slice_chunks * of_chunk + weights, sums)
+        if n_bytes <= available:
+            return slices, n_bytes
+    raise ValueError(f"{chosen} needs more than {available} bytes of shared memory for {quant_type.name}")
+
+
+def _row_bytes(quant_type: QuantType, n_chunks: int) -> int:
+    """What a row of so many chunks takes in shared memory: its planes, and four bytes for a block's scale."""
+    codes, high, scales, blocks = CHUNK_BYTES[quant_type]
+    return n_chunks * (codes + high + scales) + (4 if blocks else 0)

@@ -5,14 +5,15 @@
 //   group of 32:  c = 128 * (codes times hi) + codes times lo      whole numbers, exact
 //   row, column:  sum over groups of scale * step * c - minimum * (step * sum of x)
 // A warp takes TILES tiles of 16 rows and every SPLIT-th unit of them: a chunk, or a block of 256 for the K types.
-// Lane (g, t) holds lane t of rows g and g + 8, which is its fragment of A as it is. What is to be subtracted from codes
+// Lane (g, t) takes lane t of rows g and g + 8, which is its fragment of A as it is. What is to be subtracted from codes
 // goes through the tensor cores as rows of constants, once for all tiles; minimums times sums of x are a small product
 // of their own. With up to 4 columns, hi and lo stand side by side in one B.
-// Weights go to registers DEPTH units ahead, the first before the kernel before this one ends: weights are never written
-// in a step. x goes through shared memory, in fragments of B, once for all warps of a block: SLICES slices of it are
-// there or on their way. The warps of the same outputs, a team, add up at the end, in a fixed order. Grid: outputs /
-// outputs of a block. Reads the matrix once, and x, 19 bytes a weight of a row, in every
-// block.
+// Everything comes through shared memory, so that much is on its way while a warp computes: weights by STAGES units of
+// each warp, the first before the kernel before this one ends (weights are never written in a step); x by SLICES slices
+// for all warps of a block, in the order of fragments of B. (Loads to registers would not do: the assembler has one
+// scoreboard for all of them, and waiting for a unit would be waiting for the ones after it.)
+// The warps of the same outputs, a team, add up at the end, in a fixed order. Grid: outputs / outputs of a block. Reads
+// the matrix once, and x, 19 bytes a weight of a row, in every block.
 #include "epilogue.cuh"
 #include "formats.cuh"
 
@@ -28,8 +29,8 @@
 #ifndef EPILOGUE
 #error "EPILOGUE: what becomes of the sums"
 #endif
-#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(DEPTH) || !defined(BLOCKS) || !defined(SLICES)
-#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), DEPTH, BLOCKS (of a processor), SLICES: see columns.py"
+#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(STAGES) || !defined(SLICES) || !defined(BLOCKS)
+#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, SLICES, BLOCKS (of a processor): see columns.py"
 #endif
 
 using W = Quantised<FORMAT, WIDTH>;
@@ -54,22 +55,39 @@ constexpr int PITCH = 16 * TILES + 4;
 constexpr int TEAM = SPLIT * SIDES;
 constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + 32 * TEAM - 1) / (32 * TEAM);
 
-// Shared memory: of each chunk its fragments of B, 16 bytes a lane for each four words; then of each column the steps of
-// four groups; then the sums of eight halves.
+// x in shared memory: of each chunk its fragments of B, 16 bytes a lane for each four words; then of each column the
+// steps of four groups; then the sums of eight halves.
 constexpr int FRAGMENTS = 2 * PARTS;
 constexpr int STEPS_AT = FRAGMENTS * 512;
 constexpr int SUMS_AT = STEPS_AT + COLUMNS * 16;
 constexpr int CHUNK_BYTES = SUMS_AT + (W::HAS_MINIMUM ? COLUMNS * 32 : 0);
-// All warps take their units of a slice before the next. columns.py computes these sizes too.
-constexpr int ROUND = SPLIT * DEPTH;
-constexpr int ROUNDS = ROUND * UNIT < 8 ? 8 / (ROUND * UNIT) : 1;
-constexpr int SLICE_UNITS = ROUND * ROUNDS;
-constexpr int SLICE_BYTES = SLICE_UNITS * UNIT * CHUNK_BYTES;
-constexpr int ALL_SLICES = (UNITS + SLICE_UNITS - 1) / SLICE_UNITS;
-// Slices take turns in shared memory where they are not all there; then one of them is free to be filled.
-constexpr bool TURNS = SLICES < ALL_SLICES;
-constexpr int AHEAD = TURNS ? SLICES - 1 : SLICES;
-static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % TEAM == 0 && TILES <= 2 && AHEAD >= 1);
+// A warp takes one unit a turn. columns.py computes these sizes too.
+constexpr int TURNS = (UNITS + SPLIT - 1) / SPLIT;
+constexpr int TURNS_OF_SLICE = SPLIT * UNIT < 8 ? 8 / (SPLIT * UNIT) : 1;
+constexpr int SLICE_CHUNKS = TURNS_OF_SLICE * SPLIT * UNIT;
+constexpr int SLICE_BYTES = SLICE_CHUNKS * CHUNK_BYTES;
+constexpr int ALL_SLICES = (TURNS + TURNS_OF_SLICE - 1) / TURNS_OF_SLICE;
+constexpr int SLICES_AHEAD = SLICES == 1 ? 1 : SLICES - 1;
+
+// Weights of a warp's unit in shared memory, plane after plane: of each row so many bytes.
+constexpr int ROWS = 16 * TILES;
+constexpr int CODE_BYTES = UNIT * 16 * W::CODE_BITS;
+constexpr int HIGH_BYTES = UNIT * 16 * W::HIGH_BITS;
+constexpr int SCALE_BYTES = W::SCALE_ROW / W::CHUNKS * UNIT;
+// Two bytes are too few for a copy: the four that they are part of.
+constexpr int BLOCK_BYTES = W::BLOCK_ROW ? 4 : 0;
+constexpr int HIGH_AT = ROWS * CODE_BYTES;
+constexpr int SCALES_AT = HIGH_AT + ROWS * HIGH_BYTES;
+constexpr int BLOCKS_AT = SCALES_AT + ROWS * SCALE_BYTES;
+constexpr int UNIT_BYTES = BLOCKS_AT + ROWS * BLOCK_BYTES;
+
+// Copies that may still be on their way when a turn begins. One group is committed each turn: the weights of STAGES - 1
+// turns ahead and, where a slice begins, x of SLICES_AHEAD slices ahead.
+constexpr int WEIGHTS_PENDING = STAGES - 2;
+constexpr int X_PENDING = SLICES_AHEAD == 1 ? TURNS_OF_SLICE - 1 : TURNS_OF_SLICE;
+constexpr int PENDING = WEIGHTS_PENDING < X_PENDING ? WEIGHTS_PENDING : X_PENDING;
+static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % TEAM == 0 && TILES <= 2 && STAGES >= 2 && SLICES_AHEAD <= 2);
+static_assert(SLICES > 1 || ALL_SLICES == 1);
 
 // One warp's unit: rows g and g + 8 of each tile.
 struct Unit {
@@ -123,7 +141,7 @@ DEVICE Source source_of(const u8 *q, const float *d, const float *s, int n_colum
 
 // This warp's chunks of a slice; zeros for columns that are not there.
 DEVICE void copy_slice(u8 *slice, const Source &from, int first_chunk, int warp, int lane) {
-  const int n_chunks = min(SLICE_UNITS * UNIT, W::CHUNKS - first_chunk);
+  const int n_chunks = min(SLICE_CHUNKS, W::CHUNKS - first_chunk);
 #pragma unroll 1
   for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
     u8 *to = slice + chunk * CHUNK_BYTES + lane * 16;
@@ -132,6 +150,95 @@ DEVICE void copy_slice(u8 *slice, const Source &from, int first_chunk, int warp,
     for (int i = 0; i < FRAGMENTS; i++) copy_async16(to + i * 512, fragment + i * (PADDED / 2), from.has_fragment);
     if (lane < (W::HAS_MINIMUM ? 3 : 1) * COLUMNS)
       copy_async16(to + STEPS_AT, from.rest + (first_chunk + chunk) * from.rest_bytes, from.has_rest);
+  }
+}
+
+// Where each lane copies weights from: of a plane with 64 bytes of a row or more, lane (g, t) takes every fourth piece of
+// 16 bytes of row g; of 32 bytes lanes 2r and 2r + 1 those of row r; of fewer lane r those of row r.
+struct Rows {
+  const u8 *codes[TILES], *high[TILES], *scales, *blocks;
+};
+
+template <class Row> DEVICE Rows rows_of(const Planes &planes, Row row, int first_unit, int lane) {
+  Rows from;
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+    from.codes[tile] = planes.codes + row(16 * tile + lane / 4) * W::CODE_ROW + first_unit * CODE_BYTES + lane % 4 * 16;
+    constexpr int PIECES = HIGH_BYTES >= 32 ? HIGH_BYTES / 16 : 1;
+    const int high_row = PIECES > 1 ? 16 * tile + lane / PIECES : lane % ROWS;
+    from.high[tile] = planes.high + row(high_row) * W::HIGH_ROW + first_unit * HIGH_BYTES + lane % PIECES * 16;
+  }
+  from.scales = planes.scales + row(lane % ROWS) * W::SCALE_ROW + first_unit * SCALE_BYTES;
+  from.blocks = planes.blocks + row(lane % ROWS) * W::BLOCK_ROW + first_unit * (W::BLOCK_ROW / UNITS);
+  return from;
+}
+
+// Copy the unit that `from` is at, and go to this warp's next.
+DEVICE void copy_unit(u8 *to, Rows &from, int lane) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      u8 *own = to + tile * 1024 + half * 512 + lane * 16;
+#pragma unroll
+      for (int i = 0; i < CODE_BYTES / 64; i++)
+        copy_async16(own + i * (ROWS * 64), from.codes[tile] + (half * 8 * W::CODE_ROW + i * 64), true);
+      if constexpr (HIGH_BYTES == 64) copy_async16(own + HIGH_AT, from.high[tile] + half * 8 * W::HIGH_ROW, true);
+    }
+    if constexpr (HIGH_BYTES == 32) copy_async16(to + HIGH_AT + tile * 512 + lane * 16, from.high[tile], true);
+  }
+  if (lane < ROWS) {
+    if constexpr (HIGH_BYTES == 16) copy_async16(to + HIGH_AT + lane * 16, from.high[0], true);
+    if constexpr (SCALE_BYTES == 16) copy_async16(to + SCALES_AT + lane * 16, from.scales, true);
+    else copy_async8(to + SCALES_AT + lane * 8, from.scales);
+    if constexpr (W::BYTE_SCALES) copy_async4(to + BLOCKS_AT + lane * 4, (const u8 *)((u64)from.blocks & ~3ull));
+    else if constexpr (BLOCK_BYTES != 0) copy_async4(to + BLOCKS_AT + lane * 4, from.blocks);
+  }
+#pragma unroll
+  for (int tile = 0; tile < TILES; tile++) from.codes[tile] += SPLIT * CODE_BYTES, from.high[tile] += SPLIT * HIGH_BYTES;
+  from.scales += SPLIT * SCALE_BYTES, from.blocks += SPLIT * (W::BLOCK_ROW / UNITS);
+}
+
+template <int N> DEVICE void read_words(u32 *to, const u8 *from) {
+  if constexpr (N == 4) {
+    const uint4 v = *(const uint4 *)from;
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (N == 2) {
+    const uint2 v = *(const uint2 *)from;
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    to[0] = *(const u32 *)from;
+  }
+}
+
+// Both chunks of a row of a tile, or the one, as formats.cuh has them. `odd` says which two bytes are the block's scale.
+DEVICE void read_row(W::Raw (&raw)[UNIT], const u8 *unit, int row, int t, bool odd) {
+#pragma unroll
+  for (int c = 0; c < UNIT; c++) {
+    if constexpr (W::CODE_BITS == 2) {
+      read_words<2>(raw[c].low, unit + row * 64 + c * 32 + t * 8);
+    } else {
+#pragma unroll
+      for (int i = 0; i < W::CODE_BITS / 4; i++)
+        read_words<4>(raw[c].low + 4 * i, unit + (c + i) * (ROWS * 64) + row * 64 + t * 16);
+    }
+    if constexpr (W::HIGH_BITS == 2) read_words<2>(raw[c].high, unit + HIGH_AT + row * 64 + c * 32 + t * 8);
+    if constexpr (W::HIGH_BITS == 1) read_words<1>(raw[c].high, unit + HIGH_AT + row * HIGH_BYTES + c * 16 + t * 4);
+  }
+  u32 scales[4];
+  read_words<SCALE_BYTES / 4>(scales, unit + SCALES_AT + row * SCALE_BYTES);
+  // A chunk has all 16 bytes, or a block's second chunk the second half of them.
+  constexpr bool HALVED = W::WHOLE_SCALES && !W::SIX_BIT_SCALES;
+#pragma unroll
+  for (int c = 0; c < UNIT; c++)
+#pragma unroll
+    for (int i = 0; i < (HALVED ? 2 : SCALE_BYTES / 4); i++) raw[c].scales[i] = scales[HALVED ? 2 * c + i : i];
+  if constexpr (BLOCK_BYTES != 0) {
+    u32 block;
+    read_words<1>(&block, unit + BLOCKS_AT + row * 4);
+    if constexpr (W::BYTE_SCALES) block = odd ? block >> 16 : block & 0xffffu;
+#pragma unroll
+    for (int c = 0; c < UNIT; c++) raw[c].block = block;
   }
 }
 
@@ -267,39 +374,40 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
   const bool works = own < n_outputs;
   const Planes planes = W::planes(weights, n_rows);
 
-  auto load = [&](Unit &unit, int number) {
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        const bool up = GATED && (TILES == 2 ? tile : side);
-        const u64 row = (u64)first + g + 8 * r + (up ? n_outputs : GATED ? 0 : 16 * tile);
-        W::Raw(&raw)[UNIT] = unit.raw[tile][r];
-#pragma unroll
-        for (int c = 0; c < UNIT; c++) W::load_codes(raw[c], planes, row, number * UNIT + c, t);
-        if constexpr (UNIT == 2) W::load_block_scales(raw[0], raw[1], planes, row, number * 2);
-        else W::load_scales(raw[0], planes, row, number);
-      }
-    // Keeps the loads before the arithmetic.
-    __syncwarp();
+  // Row `i` of this warp's tiles.
+  auto row = [&](int i) {
+    const bool up = GATED && (TILES == 2 ? i >= 16 : side);
+    return (u64)first + (GATED ? i % 16 : i) + (up ? n_outputs : 0);
   };
-  // Whether there is a unit for this warp; where all have one, the compiler sees it.
-  auto inside = [&](int number) { return works && (UNITS % SLICE_UNITS == 0 || number < UNITS); };
-
-  Unit units[DEPTH];
-#pragma unroll
-  for (int i = 0; i < DEPTH; i++)
-    if (inside(part + i * SPLIT)) load(units[i], part + i * SPLIT);
-  wait_for_previous();
-
-  const Source from = source_of(q, d, s, n_columns, lane);
-  auto fetch = [&](int slice) {
-    if (slice < ALL_SLICES)
-      copy_slice(shared + slice % SLICES * SLICE_BYTES, from, slice * (SLICE_UNITS * UNIT), warp, lane);
-    copies_commit();
+  Rows rows = rows_of(planes, row, part, lane);
+  u8 *const ring = shared + SLICES * SLICE_BYTES + warp * (STAGES * UNIT_BYTES);
+  // Whether this warp has something in a turn.
+  auto takes = [&](int turn) { return works && (UNITS % SPLIT == 0 ? turn < TURNS : turn * SPLIT + part < UNITS); };
+  // Place after place in a ring of N.
+  auto next = [](int at, int size, int n) { return at == (n - 1) * size ? 0 : at + size; };
+  int fill_at = 0;
+  auto fetch_weights = [&](int turn) {
+    if (takes(turn)) copy_unit(ring + fill_at, rows, lane);
+    fill_at = next(fill_at, UNIT_BYTES, STAGES);
   };
 #pragma unroll 1
-  for (int slice = 0; slice < AHEAD; slice++) fetch(slice);
+  for (int turn = 0; turn < STAGES - 1; turn++) {
+    fetch_weights(turn);
+    copies_commit();
+  }
+  wait_for_previous();
+
+  const Source source = source_of(q, d, s, n_columns, lane);
+  int x_fill_at = 0;
+  auto fetch_x = [&](int slice) {
+    if (slice < ALL_SLICES) copy_slice(shared + x_fill_at, source, slice * SLICE_CHUNKS, warp, lane);
+    x_fill_at = next(x_fill_at, SLICE_BYTES, SLICES);
+  };
+#pragma unroll 1
+  for (int slice = 0; slice < SLICES_AHEAD; slice++) {
+    fetch_x(slice);
+    copies_commit();
+  }
 
   // Output `i` of this thread: where it goes, or null.
   auto place = [&](int i) -> float * {
@@ -314,35 +422,43 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
       if (const float *at = place(i)) before[i] = *at;
 
   float sums[TILES][4] = {};
+  int stage_at = 0, slice_at = 0;
+  copies_wait<SLICES_AHEAD - 1>();
 #pragma unroll 1
-  for (int slice = 0; slice < ALL_SLICES; slice++) {
-    copies_wait<AHEAD - 1>();
-    // Everyone's copies are there, and everyone is done with the slice before.
-    __syncthreads();
-    fetch(slice + AHEAD);
-    const u8 *x = shared + slice % SLICES * SLICE_BYTES + part * (UNIT * CHUNK_BYTES);
-#pragma unroll 1
-    for (int round = 0; round < ROUNDS; round++)
+  for (int turn = 0; turn < TURNS; turn++) {
+    const int in_slice = turn % TURNS_OF_SLICE;
+    // This thread's copies are there; those of the others after they have met. Then what was taken a turn before, or
+    // a slice before, may be overwritten.
+    if (turn > 0) copies_wait<PENDING>();
+    if (in_slice == 0) __syncthreads();
+    else __syncwarp();
+    fetch_weights(turn + STAGES - 1);
+    if (in_slice == 0) fetch_x(turn / TURNS_OF_SLICE + SLICES_AHEAD);
+    copies_commit();
+
+    const u8 *stage = ring + stage_at;
+    const u8 *chunks = shared + slice_at + (in_slice * SPLIT + part) * (UNIT * CHUNK_BYTES);
+    stage_at = next(stage_at, UNIT_BYTES, STAGES);
+    if (in_slice == TURNS_OF_SLICE - 1) slice_at = next(slice_at, SLICE_BYTES, SLICES);
+    if (!takes(turn)) continue;
+    Unit unit;
 #pragma unroll
-      for (int i = 0; i < DEPTH; i++) {
-        const int number = slice * SLICE_UNITS + round * ROUND + i * SPLIT + part;
-        if (!inside(number)) break;
-        Unit &unit = units[i];
-        const u8 *chunks = x + (round * ROUND + i * SPLIT) * (UNIT * CHUNK_BYTES);
-        float in_units[TILES][4] = {};
+    for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-        for (int c = 0; c < UNIT; c++) {
-          const Activations of_chunk = activations(chunks + c * CHUNK_BYTES, lane);
-          add_chunk(W::WHOLE_SCALES ? in_units : sums, unit, of_chunk, c);
-        }
-        if constexpr (W::WHOLE_SCALES)
-#pragma unroll
-          for (int tile = 0; tile < TILES; tile++)
-            for (int k = 0; k < 4; k++)
-              sums[tile][k] = fmaf(W::unit(unit.raw[tile][k / 2][0]), in_units[tile][k], sums[tile][k]);
-        if constexpr (W::HAS_MINIMUM) subtract_minimums(sums, unit, chunks, g, t);
-        if (number + ROUND < UNITS) load(unit, number + ROUND);
+      for (int r = 0; r < 2; r++) {
+        const int i = 16 * tile + 8 * r + g;
+        read_row(unit.raw[tile][r], stage, i, t, (row(i) * (W::CHUNKS / 2) + turn * SPLIT + part) & 1);
       }
+    float in_units[TILES][4] = {};
+#pragma unroll
+    for (int c = 0; c < UNIT; c++)
+      add_chunk(W::WHOLE_SCALES ? in_units : sums, unit, activations(chunks + c * CHUNK_BYTES, lane), c);
+    if constexpr (W::WHOLE_SCALES)
+#pragma unroll
+      for (int tile = 0; tile < TILES; tile++)
+        for (int k = 0; k < 4; k++)
+          sums[tile][k] = fmaf(W::unit(unit.raw[tile][k / 2][0]), in_units[tile][k], sums[tile][k]);
+    if constexpr (W::HAS_MINIMUM) subtract_minimums(sums, unit, chunks, g, t);
   }
 
   // The place of x becomes that of the warps' sums.

@@ -36,8 +36,10 @@ _WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
 _WARPS_OF_PROCESSOR = 12
 _VOCABULARY = 512
 """Rows for each processor."""
-_MOST_ROUND = 16
-"""Chunks of 8 tokens' activations that fit twice into 99 KiB of shared memory."""
+_WARPS = 8
+"""That gemv_columns has in a block: what is on its way for them fits into any GPU's shared memory."""
+_MOST_TURN = 8
+"""Chunks of x that the warps of a block take at a time."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 """Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
 
@@ -65,8 +67,8 @@ class ColumnsSettings(NamedTuple):
     """Warps that share the same rows."""
     warps: int
     """Of a block: a multiple of split."""
-    depth: int
-    """Units of weights that are loaded ahead."""
+    stages: int
+    """Units of weights in shared memory: one that is computed with, the others on their way; 2 or more."""
     blocks: int
     """That a processor shall hold at a time: it bounds the registers of a thread."""
 
@@ -146,21 +148,17 @@ class LaunchSettings:
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """One block for each processor, with as many groups of rows as make the blocks equally long, and about
-        16 warps; small blocks by turns where there are more groups than that."""
+        """Eight warps for each processor, which share rows where there are few of them."""
         n_units = units(quant_type, n_columns)
         tiles = 2 if gated or self._evenly(n_rows, 2) > 0.95 * self._evenly(n_rows, 1) else 1
         rows_of_group = _ROWS_OF_TILE * (tiles // 2 if gated else tiles)
         groups = -(-(n_rows // 2 if gated else n_rows) // rows_of_group)
-        depth = 1 if tiles == 2 or unit_chunks(quant_type) == 2 else 2
-        if groups > _MOST_WARPS * self._n_processors:
-            return ColumnsSettings(tiles, 1, 8, depth, 2)
-        groups_of_block = -(-groups // self._n_processors)
+        groups_of_block = min(_WARPS, -(-groups // self._n_processors))
         # Slices of x stay small enough for any GPU's shared memory.
-        most = min(_MOST_WARPS // groups_of_block, _MOST_ROUND // (depth * unit_chunks(quant_type)), n_units)
+        most = min(_WARPS // groups_of_block, _MOST_TURN // unit_chunks(quant_type), n_units)
         # The fewest turns; then the fewest warps that need no more.
         split = min(range(1, most + 1), key=lambda warps: (-(-n_units // warps), warps))
-        return ColumnsSettings(tiles, split, groups_of_block * split, depth, 1)
+        return ColumnsSettings(tiles, split, groups_of_block * split, 2, 1)
 
     def _evenly(self, n_rows: int, tiles: int) -> float:
         """What share of the processors' time is used when each takes whole groups of so many tiles."""

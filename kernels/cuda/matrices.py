@@ -19,8 +19,7 @@ _LANES = 4
 _BLOCK = 256
 """Threads of a block of the kernels here."""
 
-# Bytes of a chunk in each plane: codes, high bits, scales, scales of blocks of 256.
-_CHUNK_BYTES: dict[QuantType, tuple[int, int, int, int]] = {
+CHUNK_BYTES: dict[QuantType, tuple[int, int, int, int]] = {
     QuantType.F32: (512, 0, 0, 0),
     QuantType.F16: (256, 0, 0, 0),
     QuantType.BF16: (256, 0, 0, 0),
@@ -35,6 +34,7 @@ _CHUNK_BYTES: dict[QuantType, tuple[int, int, int, int]] = {
     QuantType.Q5_K: (64, 16, 8, 0),
     QuantType.Q6_K: (64, 32, 8, 1),
 }
+"""Of each plane of a chunk: codes, high bits, scales, scales of blocks of 256."""
 
 
 class DeviceMatrix(NamedTuple):
@@ -62,7 +62,7 @@ def vram_bytes(quant_type: QuantType, n_rows: int, n_columns: int) -> int:
     """Bytes of a matrix in video memory, a multiple of 256: where rows are whole chunks as in a file, and at
     most a few hundred more."""
     chunks = n_rows * padded_columns(n_columns) // CHUNK
-    return sum(-(-chunks * size // 256) * 256 for size in _CHUNK_BYTES[quant_type])
+    return sum(-(-chunks * size // 256) * 256 for size in CHUNK_BYTES[quant_type])
 
 
 def allocate(device: Device, quant_type: QuantType, n_rows: int, n_columns: int) -> DeviceMatrix:

@@ -72,8 +72,8 @@ async def test_a_gpu_that_is_ready_is_named_where_there_is_room(home: Path) -> N
 @pytest.mark.parametrize("shown", [in_our_words, plain_words])
 def test_no_option_of_the_command_line_is_named_to_who_has_none(shown: Callable[[str], str]) -> None:
     told = shown(
-        "it would fit with a context of 64 or less (-c), or a cache of 8 bits (--kv-type q8_0), or a budget of "
-        "900M or more (--vram-budget); or let the CPU compute (--device cpu)"
+        "it would fit with a context of 64 or less (-c), or a cache of 8 bits (--kv-type q8_0), or a budget "
+        "of 900M or more (--vram-budget); or let the CPU compute (--device cpu)"
     )
     assert "--" not in told
     assert "(-c)" not in told

@@ -13,7 +13,7 @@ from engine.backends import cuda, gpus
 from engine.benchmark import Cell, measure_speed, step_kv_bytes
 from engine.benchmark_gpu import Ceilings, measure_gpu
 from engine.benchmark_kernels import measure_gpu_kernel
-from engine.benchmark_ops import WHOLE_STEP, OpCell, measure_ops, op_name, time_launches
+from engine.benchmark_ops import EIGHT_TOKENS, WHOLE_STEP, OpCell, measure_ops, op_name, time_launches
 from engine.cancel import CancelToken
 from engine.config import KVType, LoadOptions, Precision
 from engine.errors import CancelledError, DeviceError, GGUFError, KernelError
@@ -110,6 +110,26 @@ def test_the_share_of_the_host_counts_the_steps_that_were_asked_for(
     assert [len(times.spans) for times in seen] == [2 + 2 + 1, 2 + 2]
 
 
+def test_a_gpu_that_fails_meanwhile_is_told_and_one_without_room_has_no_ceilings(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Borrowed]
+) -> None:
+    def full(device: object) -> float:
+        raise kernel_errors.DeviceMemoryError(1 << 30, 0, None, 1 << 30)
+
+    monkeypatch.setattr(bench, "read_bandwidth", full)
+    (cell,) = measure(tiny, n_prompt=0)
+    assert (cell.read_gb_s, cell.copy_gb_s, cell.bandwidth_share) == (None, None, None)
+    assert cell.decode_tok_s is not None
+
+    def failing(device: object) -> float:
+        raise kernel_errors.DeviceError("cuStreamSynchronize: an illegal memory access")
+
+    monkeypatch.setattr(bench, "read_bandwidth", failing)
+    with pytest.raises(DeviceError, match="the GPU failed: cuStreamSynchronize"):
+        measure(tiny)
+    assert all(device.closed for device in opened)
+
+
 def test_nothing_is_timed_on_a_gpu_before_its_products_are_right(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,8 +172,9 @@ def test_every_launch_of_a_step_belongs_to_one_operation(
     cells = ops_of(tiny)
     assert list(dict.fromkeys(cell.depth for cell in cells)) == [0, 3]
     for depth in (0, 3):
-        whole, *ops = [cell for cell in cells if cell.depth == depth]
+        whole, eight, *ops = [cell for cell in cells if cell.depth == depth]
         assert (whole.op, whole.share) == (WHOLE_STEP, 1)
+        assert (eight.op, eight.share) == (EIGHT_TOKENS, pytest.approx(eight.us / whole.us))
         assert whole.launches == sum(cell.launches for cell in ops)
         assert len({cell.op for cell in ops}) == len(ops)
         for cell in (whole, *ops):
@@ -226,7 +247,7 @@ def test_a_wrong_product_and_a_failing_gpu_are_told_and_the_gpu_is_closed(
     options: dict[str, Any] = {"device": None, "cache_dir": None, "repetitions": 1, "cancel": CancelToken()}
     for fault, error, words in (
         (wrong, KernelError, "differs from its oracle on this GPU: nothing was timed"),
-        (failing, DeviceError, "Testcard 9000 failed: cuLaunchKernel"),
+        (failing, DeviceError, "the GPU failed: cuLaunchKernel"),
     ):
         monkeypatch.setattr(bench, "time_products", fault)
         with pytest.raises(error, match=words):

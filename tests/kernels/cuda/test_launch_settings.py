@@ -32,7 +32,7 @@ def test_every_shape_has_settings_within_the_bounds_of_the_kernels(compute_capab
                 one = settings.gemv(quant_type, n_columns, n_rows)
                 assert min(one) >= 1 and one.warps % one.warps_per_row == 0 and one.warps <= 16
                 assert one.rows_per_warp * one.unroll <= 8
-                for n_tokens in range(2, 9):
+                for n_tokens in range(2, 9) if block_size(quant_type) > 1 else ():
                     several = settings.columns(quant_type, n_columns, n_rows, n_tokens)
                     assert min(several) >= 1 and several.warps % several.split == 0 and several.warps <= 24
                     assert several.split <= launch_settings.units(quant_type, n_columns)

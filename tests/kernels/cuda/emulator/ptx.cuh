@@ -55,8 +55,10 @@ DEVICE u32 stream4(const void *p) { return emulated_load<u32>(p); }
 // ---- copies into shared memory
 
 DEVICE void copy_async16(void *to_shared, const void *from, bool valid) {
-  emulator::copy_later(to_shared, from, valid);
+  emulator::copy_later(to_shared, from, 16, valid);
 }
+DEVICE void copy_async8(void *to_shared, const void *from) { emulator::copy_later(to_shared, from, 8, true); }
+DEVICE void copy_async4(void *to_shared, const void *from) { emulator::copy_later(to_shared, from, 4, true); }
 DEVICE void copies_commit() { emulator::commit_copies(); }
 template <int PENDING> DEVICE void copies_wait() { emulator::finish_copies(PENDING); }
 

@@ -36,7 +36,7 @@ unsigned char *dynamic_shared();
 bool is_shared(const void *address);
 
 // cp.async: the copy is made when it is waited for, no sooner, so that a forgotten wait shows.
-void copy_later(void *to_shared, const void *from, bool valid);
+void copy_later(void *to_shared, const void *from, unsigned n_bytes, bool valid);
 void commit_copies();
 void finish_copies(unsigned n_pending_groups);
 

@@ -35,6 +35,7 @@ constexpr size_t SHARED_ROOM = 256 << 10;  // more than any device has
 struct Copy {
   void *to;
   const void *from;
+  unsigned n_bytes;
   bool valid;
   unsigned group;
 };
@@ -424,13 +425,13 @@ bool is_shared(const void *address) {
   return (p >= dynamic_begin && p < dynamic_begin + dynamic_bytes) || (p >= static_begin && p < static_end);
 }
 
-void copy_later(void *to_shared, const void *from, bool valid) {
-  if ((uintptr_t)to_shared % 16 || (valid && (uintptr_t)from % 16))
-    fail("copy_async16 from %p to %p: one is not aligned", from, to_shared);
-  if (!is_shared(to_shared)) fail("copy_async16 to %p, which is not shared memory", to_shared);
-  if (valid && is_shared(from)) fail("copy_async16 from shared memory");
-  memset(to_shared, POISON, 16);
-  self()->copies.push_back({to_shared, from, valid, self()->n_committed});
+void copy_later(void *to_shared, const void *from, unsigned n_bytes, bool valid) {
+  if ((uintptr_t)to_shared % n_bytes || (valid && (uintptr_t)from % n_bytes))
+    fail("copy_async%u from %p to %p: one is not aligned", n_bytes, from, to_shared);
+  if (!is_shared(to_shared)) fail("copy_async%u to %p, which is not shared memory", n_bytes, to_shared);
+  if (valid && is_shared(from)) fail("copy_async%u from shared memory", n_bytes);
+  memset(to_shared, POISON, n_bytes);
+  self()->copies.push_back({to_shared, from, n_bytes, valid, self()->n_committed});
 }
 
 void commit_copies() { self()->n_committed++; }
@@ -442,9 +443,9 @@ void finish_copies(unsigned n_pending_groups) {
     Copy &copy = fiber->copies[n];
     if (copy.group + n_pending_groups >= fiber->n_committed) break;
     if (copy.valid)
-      memcpy(copy.to, copy.from, 16);
+      memcpy(copy.to, copy.from, copy.n_bytes);
     else
-      memset(copy.to, 0, 16);
+      memset(copy.to, 0, copy.n_bytes);
   }
   fiber->copies.erase(fiber->copies.begin(), fiber->copies.begin() + (ptrdiff_t)n);
 }
