@@ -87,15 +87,16 @@ struct Keys {
   uint4 codes[GROUPS];
   u32 steps[GROUPS];
   template <class From> DEVICE void load(const u8 *tile, int lane) {
+    const u8 *const own = settled(tile + lane * 16);
 #pragma unroll
-    for (int group = 0; group < WHOLE_GROUPS; group++) codes[group] = From::load16(tile + group * 512 + lane * 16);
+    for (int group = 0; group < WHOLE_GROUPS; group++) codes[group] = From::load16(own + group * 512);
     if constexpr (HALF_GROUP) {
       const uint2 half_group = From::load8(tile + WHOLE_GROUPS * 512 + lane * 8);
       codes[WHOLE_GROUPS] = make_uint4(half_group.x, 0, half_group.y, 0);
     }
+    const u8 *const own_steps = settled(tile + lane / 4 * 4);
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++)
-      steps[group] = From::load4(tile + CODES + group * 32 + lane / 4 * 4);
+    for (int group = 0; group < GROUPS; group++) steps[group] = From::load4(own_steps + CODES + group * 32);
   }
   DEVICE uint4 words(int group, int h) const {
     const u32 step = __byte_perm(steps[group], 0, h ? 0x3232 : 0x1010);
@@ -107,11 +108,12 @@ struct Keys {
 #else
   uint4 halves[GROUPS][2];
   template <class From> DEVICE void load(const u8 *tile, int lane) {
+    const u8 *const own = settled(tile + lane * 16);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
 #pragma unroll
       for (int group = 0; group < WHOLE_GROUPS; group++)
-        halves[group][h] = From::load16(tile + (group * 2 + h) * 512 + lane * 16);
+        halves[group][h] = From::load16(own + (group * 2 + h) * 512);
       if constexpr (HALF_GROUP) {
         const uint2 half_group = From::load8(tile + WHOLE_GROUPS * 1024 + h * 256 + lane * 8);
         halves[WHOLE_GROUPS][h] = make_uint4(half_group.x, half_group.y, 0, 0);
@@ -128,15 +130,16 @@ struct Values {
   uint4 codes[GROUPS];
   uint2 steps[GROUPS];
   template <class From> DEVICE void load(const u8 *tile, int lane) {
+    const u8 *const own = settled(tile + lane * 16);
 #pragma unroll
-    for (int group = 0; group < WHOLE_GROUPS; group++) codes[group] = From::load16(tile + group * 512 + lane * 16);
+    for (int group = 0; group < WHOLE_GROUPS; group++) codes[group] = From::load16(own + group * 512);
     if constexpr (HALF_GROUP) {
       const uint2 half_group = From::load8(tile + WHOLE_GROUPS * 512 + lane * 8);
       codes[WHOLE_GROUPS] = make_uint4(half_group.x, half_group.y, 0, 0);
     }
+    const u8 *const own_steps = settled(tile + lane % 4 * 8);
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++)
-      steps[group] = From::load8(tile + CODES + group * 32 + lane % 4 * 8);
+    for (int group = 0; group < GROUPS; group++) steps[group] = From::load8(own_steps + CODES + group * 32);
   }
   DEVICE uint4 words(int slice) const {
     const uint4 &group = codes[slice / 2];
@@ -158,8 +161,9 @@ struct Values {
 #else
   uint4 halves[SLICES];
   template <class From> DEVICE void load(const u8 *tile, int lane) {
+    const u8 *const own = settled(tile + lane * 16);
 #pragma unroll
-    for (int slice = 0; slice < SLICES; slice++) halves[slice] = From::load16(tile + slice * 512 + lane * 16);
+    for (int slice = 0; slice < SLICES; slice++) halves[slice] = From::load16(own + slice * 512);
   }
   DEVICE uint4 words(int slice) const { return halves[slice]; }
   DEVICE void clear_from(int n_valid, int lane) {

@@ -73,9 +73,9 @@ struct Output {
 
 // The keys or the values of a step into registers.
 template <class Fragments> DEVICE void load_step(Fragments (&tiles)[TILES], const u8 *cache, int step, int lane) {
-  cache += (u64)step * (TILES * TILE_BYTES);
+  const u8 *const from = cache + (u64)step * (TILES * TILE_BYTES);
 #pragma unroll
-  for (int i = 0; i < TILES; i++) tiles[i].template load<FromGlobal>(cache + i * TILE_BYTES, lane);
+  for (int i = 0; i < TILES; i++) tiles[i].template load<FromGlobal>(from + i * TILE_BYTES, lane);
 }
 
 // The heads of the product that a block turns into queries, and into keys and values of its KV head: `i` counts the
@@ -166,7 +166,7 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
   wait_for_previous();
   const int start = state[0], n_positions = start + n_tokens;
   Head coming;
-  heads.load(coming, warp);
+  if (warp < end_head) heads.load(coming, warp);
   const int first_step = (u32)Sight(start, window).first / STEP, end_step = (u32)(n_positions + STEP - 1) / STEP;
   const int n_shares = min(gridDim.z, (u32)(end_step - first_step + WARPS - 1) / WARPS);
   if (share >= n_shares) return;

@@ -54,6 +54,11 @@ DEVICE float fast_exp2(float v) {
 // ---- global loads; `stream` is for what is read once: it does not stay in L1
 // volatile, and never .nc: the assembler would sink the loads behind the arithmetic they are to overlap with.
 
+// An address that the compiler cannot take apart: loads at constant distances from it need no arithmetic of their own.
+DEVICE const u8 *settled(const u8 *p) {
+  asm("" : "+l"(p));
+  return p;
+}
 DEVICE uint4 load16(const void *p) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));

@@ -44,6 +44,7 @@ template <class T> DEVICE T emulated_load(const void *p) {
   __builtin_memcpy(&value, p, sizeof value);
   return value;
 }
+DEVICE const u8 *settled(const u8 *p) { return p; }
 DEVICE uint4 load16(const void *p) { return emulated_load<uint4>(p); }
 DEVICE uint2 load8(const void *p) { return emulated_load<uint2>(p); }
 DEVICE u32 load4(const void *p) { return emulated_load<u32>(p); }
