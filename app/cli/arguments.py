@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TypeVar
 
 from app import locations
 from app.devices import for_engine, parse_device
 from app.models import resolve_model
 from app.models.options import Chosen
 from engine import Budget, KVType, LoadOptions, Precision, parse_budget
+
+_Named = TypeVar("_Named", bound=StrEnum)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +30,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision",
-        type=Precision,
+        type=one_of(Precision),
         choices=list(Precision),
         default=Precision.FAST,
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
@@ -58,7 +63,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kv-type",
-        type=KVType,
+        type=one_of(KVType),
         choices=list(KVType),
         help="keys and values on a GPU: f16 (default), or q8_0, which takes about half the room",
     )
@@ -105,6 +110,18 @@ def budget(text: str) -> Budget:
         return parse_budget(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def one_of(kind: type[_Named]) -> Callable[[str], _Named]:
+    """Read a name of `kind`."""
+
+    def read(text: str) -> _Named:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be {' or '.join(kind)}") from None
+
+    return read
 
 
 def positive_int(text: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app import locations
-from app.cli.arguments import add_device_arguments, load_options, natural_int, positive_int
+from app.cli.arguments import add_device_arguments, load_options, natural_int, one_of, positive_int
 from app.cli.bench_table import kernel_lines, model_lines, op_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
@@ -122,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--precision",
-        type=Precision,
+        type=one_of(Precision),
         choices=list(Precision),
         help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
     )

@@ -45,7 +45,7 @@ def _told(call: Callable[P, R]) -> Callable[P, R]:
             return call(*args, **kwargs)
         except DeviceError as error:
             raise errors.DeviceError(
-                f"the GPU failed: {error}; load the model again, or let the CPU compute (--device cpu)"
+                f"the GPU failed: {error}; start Tiercel again, or let the CPU compute (--device cpu)"
             ) from error
 
     return calling
@@ -80,7 +80,7 @@ class DeviceHidden:
 
 
 class DeviceLogits:
-    """`Logits` [V] after one row of hidden states; they hold until the next pass."""
+    """`Logits` [V] after one row of hidden states; they hold until the next pass, or the next logits."""
 
     def __init__(self, backend: CudaBackend, x: DeviceHidden, row: int) -> None:
         """Row `row` of the backend's logits belongs to the last row of x."""
@@ -148,7 +148,9 @@ class CudaBackend:
         kv, self._new_kv = self._new_kv, None
         if kv is not None and kv.max_context == max_context:
             return kv
-        return self._model.attention.new_kv(max_context)
+        kv = self._model.attention.new_kv(max_context)
+        kv.fill(self.device)
+        return kv
 
     def embed(self, token_ids: TokenIds) -> DeviceHidden:
         """Take the ids, [T]; they are looked up on the GPU when their pass runs."""
@@ -228,7 +230,7 @@ class CudaBackend:
     def step_launches(
         self, kv: KVCache, start_pos: int, n_tokens: int = 1
     ) -> list[tuple[Kernel, Callable[[], None]]]:
-        """A step of so many tokens from that position on, to an id drawn: each kernel, and what launches it."""
+        """A step of so many tokens from there on, to an id drawn: each kernel, and what launches it."""
         assert isinstance(kv, DeviceKV), "it came from `new_kv`"
         model = self._model
         begin_step(self.device, model.state, start_pos, [0] * n_tokens)
@@ -254,13 +256,14 @@ class CudaBackend:
         self._pass = None  # the step that follows writes where its logits are
         with self._timed():
             drawn = model.drawing.begin(model.step.logits[row], request)
-        has_room = position < self._kv.max_context
-        if has_room:
+        # Behind a row in the middle lies what the pass has computed of the rows after it.
+        begins = position == x.of.end < self._kv.max_context
+        if begins:
             with self._timed():
                 continue_step(self.device, model.state, position)
                 model.step.run(1, self._kv)
         token_id = model.drawing.finish(drawn)
-        if has_room:
+        if begins:
             self._ahead = _Ahead(token_id, position, self._kv)
         return token_id
 

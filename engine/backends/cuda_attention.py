@@ -23,8 +23,12 @@ from kernels.cuda.norms import Rounded
 from kernels.cuda.sampling import MOST_IDS
 
 
+_ANGLES_FOR = 1 << 14
+"""Positions of which the host computes the angles at a time."""
+
+
 class DeviceKV:
-    """`KVCache` on a GPU, and what attention to it takes beside it."""
+    """`KVCache` on a GPU, and what attention to it takes beside it; `fill` it before use."""
 
     def __init__(self, device: Device, config: ModelConfig, layout: KVLayout, most_tokens: int) -> None:
         """Reserve memory for passes of up to `most_tokens`. Raises DeviceMemoryError."""
@@ -33,12 +37,21 @@ class DeviceKV:
         self.memory = attention.kv_memory(device, layout)
         self.queries = attention.queries(device, layout, max(MOST_IDS, most_tokens), config.n_heads)
         self.scratch = attention.step_scratch(device, layout, config.n_heads)
-        self.rotation = _rotation(device, config.rope, layout.max_context)
-        self.local_rotation = (
-            self.rotation
-            if config.local_rope == config.rope
-            else _rotation(device, config.local_rope, layout.max_context)
-        )
+        self._ropes = tuple(dict.fromkeys((config.rope, config.local_rope)))
+        self._rotations = tuple(_reserve(device, rope, layout.max_context) for rope in self._ropes)
+        self.rotation, self.local_rotation = self._rotations[0], self._rotations[-1]
+
+    def fill(self, device: Device) -> None:
+        """Write the rotations, which are undefined before, and take little of the host's memory for it."""
+        for rope, rotation in zip(self._ropes, self._rotations, strict=True):
+            n_positions, n_pairs = rotation.cosines.shape
+            host = device.pinned(2 * _ANGLES_FOR * n_pairs * 4).view(np.float32).reshape(2, -1, n_pairs)
+            for first in range(0, n_positions, _ANGLES_FOR):
+                n_rows = min(_ANGLES_FOR, n_positions - first)
+                host[:, :n_rows] = rope_tables(rope, first, n_rows)
+                device.copy_async(rotation.cosines[first : first + n_rows], host[0, :n_rows])
+                device.copy_async(rotation.sines[first : first + n_rows], host[1, :n_rows])
+                device.synchronize()
 
 
 class Attention:
@@ -65,7 +78,7 @@ class Attention:
         return other
 
     def new_kv(self, max_context: int) -> DeviceKV:
-        """Reserve a cache. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
+        """Reserve a cache, not filled. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
         c = self._config
         layout = KVLayout(self._kv_type, c.n_layers, c.n_kv_heads, c.head_dim, max_context)
         return DeviceKV(self._device, c, layout, self._most_tokens)
@@ -143,9 +156,7 @@ class Attention:
         attention.attend_float(self._device, q, kv.memory, index, self._state, out, window=window)
 
 
-def _rotation(device: Device, rope: RopeConfig, n_positions: int) -> Rotation:
-    cosines, sines = rope_tables(rope, 0, n_positions)
+def _reserve(device: Device, rope: RopeConfig, n_positions: int) -> Rotation:
+    shape = n_positions, rope.dim // 2
     neox = rope.pairing is RopePairing.NEOX
-    return Rotation(
-        device.upload(np.ascontiguousarray(cosines)), device.upload(np.ascontiguousarray(sines)), neox
-    )
+    return Rotation(device.empty(shape, np.float32), device.empty(shape, np.float32), neox)

@@ -42,7 +42,10 @@ class DeviceModel:
     """One model on one device; its matrices are undefined until `VramWeights` has filled them."""
 
     def __init__(self, device: Device, wanted: Wanted, settings: LaunchSettings) -> None:
-        """Reserve memory. Raises DeviceMemoryError, and ValueError for shapes that no kernel takes."""
+        """Reserve memory; `kv` is to be filled.
+
+        Raises DeviceMemoryError, and ValueError for shapes that no kernel takes.
+        """
         weights, config, options, max_context = wanted
         precision, chunk = options.precision, options.chunk
         self.n_layers = config.n_layers

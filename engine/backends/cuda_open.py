@@ -13,7 +13,7 @@ from typing import Protocol
 from engine import errors
 from engine.backends.cuda import CudaBackend, OwnedDevice
 from engine.backends.cuda_model import DeviceModel, Wanted, kernels_of
-from engine.backends.cuda_plan import does_not_fit, plan_model, settings_for
+from engine.backends.cuda_plan import plan_model, ran_out, settings_for
 from engine.backends.watcher import LoadWatcher
 from engine.config import LoadOptions
 from engine.events import GpuFacts
@@ -93,6 +93,7 @@ def _open(
     watcher.check()
     try:
         model = DeviceModel(device, wanted, settings)
+        model.kv.fill(device)
         tiers = VramWeights(
             device,
             blocks,
@@ -103,8 +104,8 @@ def _open(
             on_change=watcher.on_tiers,
         )
         _read(tiers, weights, watcher)
-    except DeviceMemoryError:  # somebody took memory meanwhile
-        raise does_not_fit(device, wanted, settings, plan, device.memory()[0]) from None
+    except DeviceMemoryError as error:
+        raise ran_out(device, plan, error) from None
     watcher.on_progress("preparing the backend", _LOADED)
     model.step.prepare(1, model.kv)
     if model.prompt is not None:

@@ -20,6 +20,7 @@ from engine.tiers.vram import SLOT_BYTES
 from kernels.cuda import launch_settings
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.sketch import DeviceKind, Sketch
+from kernels.errors import DeviceMemoryError
 
 DEFAULT = Budget(percent=Fraction(90))
 """Of the GPU's memory that is free: the rest is for the desktop and for what else begins on it."""
@@ -66,11 +67,20 @@ def plan_model(device: DeviceKind, wanted: Wanted, settings: LaunchSettings, fre
     computing = sketch.n_bytes + BESIDE_BYTES - stored.n_bytes - kv.n_bytes
     plan = DevicePlan(stored.n_bytes, kv.n_bytes, computing, granted)
     if plan.n_bytes > granted:
-        raise does_not_fit(device, wanted, settings, plan, free)
+        raise _does_not_fit(device, wanted, settings, plan, free)
     return plan
 
 
-def does_not_fit(
+def ran_out(device: DeviceKind, plan: DevicePlan, refused: DeviceMemoryError) -> BudgetError:
+    """The error for a plan that did fit, until somebody else took memory."""
+    return BudgetError(
+        f"the model does not fit the memory of {device.name} any more: it takes {shown_bytes(plan.n_bytes)}, "
+        f"{shown_bytes(refused.asked)} of it could not be had, and {shown_bytes(refused.free)} are free: "
+        "another program has taken memory meanwhile; close it, or load the model again"
+    )
+
+
+def _does_not_fit(
     device: DeviceKind, wanted: Wanted, settings: LaunchSettings, plan: DevicePlan, free: int
 ) -> BudgetError:
     """What the model takes, what there is, and what would make it fit."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CPU = "cpu"
 _NAMED = re.compile(r"cuda(?::([0-9]{1,4}))?")
+_WITHOUT_DRIVER = "; install NVIDIA's driver, 525 or newer, or let the CPU compute (--device cpu)"
+"""For who insists on a GPU."""
 
 
 class GpuSearch(NamedTuple):
@@ -47,7 +49,8 @@ def choose_gpu(device: str | None) -> DeviceFacts:
         raise DeviceError(f"{device!r} is no device: give cpu, cuda, or cuda:1 for the second GPU")
     found = devices()
     if isinstance(found, NoDevice):
-        raise DeviceError(f"no GPU can be used: {found.reason}")
+        remedy = "" if device is None or found.has_driver else _WITHOUT_DRIVER
+        raise DeviceError(f"no GPU can be used: {found.reason}{remedy}")
     if match[1] is None:
         return found[0]
     for facts in found:
@@ -65,10 +68,16 @@ def open_gpu(device: str | None, cache_dir: Path | None) -> tuple[CudaDevice, Gp
     facts = choose_gpu(device)
     try:
         from kernels.cuda.cuda_device import CudaDevice
-
+    except Exception as error:  # a broken CuPy raises what it likes, in many lines
+        words = " ".join(str(error.__cause__ or error).split())
+        raise DeviceError(
+            f"{facts.name} cannot be used: CuPy cannot be loaded ({words}); install it again: pip install "
+            "--force-reinstall 'tiercel[cuda13]' or [cuda12]"
+        ) from error
+    try:
         kernels = None if cache_dir is None else cache_dir / "kernels"
         return CudaDevice(facts.ordinal, kernels), gpu_facts(facts)
-    except (kernel_errors.DeviceError, ImportError) as error:
+    except kernel_errors.DeviceError as error:
         raise DeviceError(f"{facts.name} cannot be used: {error}") from error
 
 

@@ -15,8 +15,9 @@
 // Reads the product's rows, f32 [T][(heads + 2 KV heads) * HEAD_DIM]: queries, keys, values; cosines and sines f32
 // [positions][ROPE_DIM / 2]; query_scale holds log2(e), for weights are powers of 2. Scores and sums are f32,
 // queries and weights f16. Output: f32 [T][heads * HEAD_DIM], or rounded (rounding.cuh; GROUP * HEAD_DIM must be a
-// multiple of 32), or both. Scratch: partials f32 [KV head][row tile][share][ROWS][HEAD_DIM], partial_sums (top, sum)
-// f32 [KV head][row tile][share][ROWS], counters [KV head][row tile], zero before the first launch and after each.
+// multiple of 32), or both. Scratch: partials f32 [KV head][row tile][share][ROWS][HEAD_DIM], partial_sums (top,
+// sum) f32 [KV head][row tile][share][ROWS], counters [KV head][row tile], zero before the first launch and after
+// each.
 #include "ptx.cuh"
 #include "attention.cuh"
 #include "rope.cuh"

@@ -10,7 +10,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ class CudaDevice:
                 max(1, n_bytes), _runtime.hostAllocPortable | _runtime.hostAllocMapped
             )
         buffer = (ctypes.c_uint8 * n_bytes).from_address(address)
-        weakref.finalize(buffer, _runtime.freeHost, address).atexit = False
+        weakref.finalize(buffer, _free, _runtime.freeHost, address).atexit = False
         return np.ctypeslib.as_array(buffer)
 
     def host_address(self, host: npt.NDArray[Any]) -> np.uint64:
@@ -271,7 +271,7 @@ class _Books:
         return address, owner
 
     def _free(self, address: int, n_bytes: int) -> None:
-        _runtime.free(address)
+        _free(_runtime.free, address)
         self.used -= n_bytes
 
     def _refusal(self, n_bytes: int) -> DeviceMemoryError:
@@ -281,6 +281,12 @@ class _Books:
 
 class _Owner:
     """Something that can be referred to weakly."""
+
+
+def _free(give_back: Callable[[int], None], address: int) -> None:
+    """Free memory. A GPU that has failed refuses even that: the driver frees it when the process ends."""
+    with suppress(_runtime.CUDARuntimeError):
+        give_back(address)
 
 
 @contextmanager

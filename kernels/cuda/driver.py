@@ -118,9 +118,14 @@ class Driver:
         ):
             for name, types in signatures.items():
                 self._add(source, name, types, optional=signatures is _NEWER_SIGNATURES)
-        if self._functions["cuInit"](0) == _NO_DEVICE:
+        status = self._functions["cuInit"](0)
+        if status == _NO_DEVICE:
             raise DeviceError(NO_GPU)
-        self.call("cuInit", 0)
+        if status:
+            self.fail(
+                "the NVIDIA driver does not start (see nvidia-smi; restart the computer if it was updated)",
+                status,
+            )
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
         self.cuda_version = (version.value // 1000, version.value % 1000 // 10)

@@ -63,11 +63,15 @@ constexpr int SUMS_AT = STEPS_AT + COLUMNS * 16;
 constexpr int CHUNK_BYTES = SUMS_AT + (W::HAS_MINIMUM ? COLUMNS * 32 : 0);
 // A warp takes one unit a turn. columns.py computes these sizes too.
 constexpr int TURNS = (UNITS + SPLIT - 1) / SPLIT;
-constexpr int TURNS_OF_SLICE = SPLIT * UNIT < 8 ? 8 / (SPLIT * UNIT) : 1;
+// With one team in a block each warp is alone with its part of x, and copies it itself.
+constexpr bool ALONE = WARPS == SPLIT;
+constexpr int TURNS_OF_SLICE = !ALONE && SPLIT * UNIT < 8 ? 8 / (SPLIT * UNIT) : 1;
 constexpr int SLICE_CHUNKS = TURNS_OF_SLICE * SPLIT * UNIT;
 constexpr int SLICE_BYTES = SLICE_CHUNKS * CHUNK_BYTES;
 constexpr int ALL_SLICES = (TURNS + TURNS_OF_SLICE - 1) / TURNS_OF_SLICE;
-constexpr int SLICES_AHEAD = SLICES == 1 ? 1 : SLICES - 1;
+// All of x has room: the first slice comes first, then the others at once, and nobody waits for anybody any more.
+constexpr bool WHOLE = !ALONE && SLICES == ALL_SLICES;
+constexpr int SLICES_AHEAD = WHOLE ? 2 : SLICES == 1 ? 1 : SLICES - 1;
 
 // Weights of a warp's unit in shared memory, plane after plane: of each row so many bytes.
 constexpr int ROWS = 16 * TILES;
@@ -139,18 +143,21 @@ DEVICE Source source_of(const u8 *q, const float *d, const float *s, int n_colum
   return from;
 }
 
-// This warp's chunks of a slice; zeros for columns that are not there.
-DEVICE void copy_slice(u8 *slice, const Source &from, int first_chunk, int warp, int lane) {
-  const int n_chunks = min(SLICE_CHUNKS, W::CHUNKS - first_chunk);
-#pragma unroll 1
-  for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
-    u8 *to = slice + chunk * CHUNK_BYTES + lane * 16;
-    const u8 *fragment = from.fragment + (first_chunk + chunk) * (LANES * 16);
+// Zeros for columns that are not there.
+DEVICE void copy_chunk(u8 *to, const Source &from, int chunk, int lane) {
+  to += lane * 16;
+  const u8 *fragment = from.fragment + chunk * (LANES * 16);
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS; i++) copy_async16(to + i * 512, fragment + i * (PADDED / 2), from.has_fragment);
-    if (lane < (W::HAS_MINIMUM ? 3 : 1) * COLUMNS)
-      copy_async16(to + STEPS_AT, from.rest + (first_chunk + chunk) * from.rest_bytes, from.has_rest);
-  }
+  for (int i = 0; i < FRAGMENTS; i++) copy_async16(to + i * 512, fragment + i * (PADDED / 2), from.has_fragment);
+  if (lane < (W::HAS_MINIMUM ? 3 : 1) * COLUMNS)
+    copy_async16(to + STEPS_AT, from.rest + chunk * from.rest_bytes, from.has_rest);
+}
+
+// This warp's share of chunks first..last-1.
+DEVICE void copy_chunks(u8 *to, const Source &from, int first, int last, int warp, int lane) {
+#pragma unroll 1
+  for (int chunk = first + warp; chunk < last; chunk += WARPS)
+    copy_chunk(to + (chunk - first) * CHUNK_BYTES, from, chunk, lane);
 }
 
 // Where each lane copies weights from: of a plane with 64 bytes of a row or more, lane (g, t) takes every fourth piece of
@@ -400,7 +407,18 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
   const Source source = source_of(q, d, s, n_columns, lane);
   int x_fill_at = 0;
   auto fetch_x = [&](int slice) {
-    if (slice < ALL_SLICES) copy_slice(shared + x_fill_at, source, slice * SLICE_CHUNKS, warp, lane);
+    const int first = slice * SLICE_CHUNKS;
+    if constexpr (WHOLE) {
+      if (slice == 0) copy_chunks(shared, source, 0, min(SLICE_CHUNKS, W::CHUNKS), warp, lane);
+      if (slice == 1) copy_chunks(shared + SLICE_BYTES, source, SLICE_CHUNKS, W::CHUNKS, warp, lane);
+    } else if constexpr (ALONE) {
+      if (takes(slice))
+#pragma unroll
+        for (int c = 0; c < UNIT; c++)
+          copy_chunk(shared + x_fill_at + (part * UNIT + c) * CHUNK_BYTES, source, first + part * UNIT + c, lane);
+    } else if (slice < ALL_SLICES) {
+      copy_chunks(shared + x_fill_at, source, first, min(first + SLICE_CHUNKS, W::CHUNKS), warp, lane);
+    }
     x_fill_at = next(x_fill_at, SLICE_BYTES, SLICES);
   };
 #pragma unroll 1
@@ -430,10 +448,10 @@ gemv_columns(const u8 *weights, const u8 *q, const float *d, const float *s, flo
     // This thread's copies are there; those of the others after they have met. Then what was taken a turn before, or
     // a slice before, may be overwritten.
     if (turn > 0) copies_wait<PENDING>();
-    if (in_slice == 0) __syncthreads();
+    if (!ALONE && in_slice == 0 && (!WHOLE || turn <= TURNS_OF_SLICE)) __syncthreads();
     else __syncwarp();
     fetch_weights(turn + STAGES - 1);
-    if (in_slice == 0) fetch_x(turn / TURNS_OF_SLICE + SLICES_AHEAD);
+    if (!WHOLE && in_slice == 0) fetch_x(turn / TURNS_OF_SLICE + SLICES_AHEAD);
     copies_commit();
 
     const u8 *stage = ring + stage_at;

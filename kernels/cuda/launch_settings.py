@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from kernels.cuda.matrices import CHUNK, CHUNK_BYTES
 from kernels.cuda.sketch import DeviceKind
 from kernels.quant_types import QuantType
 
-_CHUNK = 128
 _ROWS_OF_TILE = 16
 _NEAR = 4.0
 """A choice for one number of rows serves for others up to so many times larger or smaller."""
-_MOST_WARPS = 16
-"""That the rules give a processor: more leave a thread too few registers."""
 _MOST_NUMBER = 32
 """Warps of a block at most; everything else is less."""
 _MOST_TOKENS = 8
@@ -36,12 +34,19 @@ _WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
 _WARPS_OF_PROCESSOR = 12
 _VOCABULARY = 512
 """Rows for each processor."""
-_WARPS = 8
-"""That gemv_columns has in a block: what is on its way for them fits into any GPU's shared memory."""
-_MOST_TURN = 8
-"""Chunks of x that the warps of a block take at a time."""
+_TWO_TILES = 100
+"""Rows for each processor from which on a warp takes two tiles."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 """Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
+
+_HAVE_MINIMUMS = (QuantType.Q4_1, QuantType.Q5_1, QuantType.Q2_K, QuantType.Q4_K, QuantType.Q5_K)
+_SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227}
+"""Shared memory of a processor, less what a block takes for itself, where it is more than 99 KiB."""
+_LEAST_SHARED_KIB = 99
+_SLICE_CHUNKS = 8
+"""Chunks of a slice of x at least."""
+_MOST_SLICES = 3
+"""Slices of x in shared memory, where not all have room: one computed with, the others on their way."""
 
 
 class GemvSettings(NamedTuple):
@@ -90,8 +95,11 @@ class Choice(NamedTuple):
 class LaunchSettings:
     """The choices for one device."""
 
-    def __init__(self, n_processors: int, tables: Iterable[Sequence[Choice]]) -> None:
+    def __init__(
+        self, compute_capability: int, n_processors: int, tables: Iterable[Sequence[Choice]] = ()
+    ) -> None:
         """`tables` are asked in their order."""
+        self._compute_capability = compute_capability
         self._n_processors = n_processors
         self._tables = tuple(tables)
 
@@ -105,12 +113,13 @@ class LaunchSettings:
     ) -> ColumnsSettings:
         """For 2 to 8 tokens."""
         found: ColumnsSettings | None = self._look_up("columns", quant_type, n_columns, n_rows, n_tokens)
-        settings = found or self._columns_rule(quant_type, n_columns, n_rows, gated)
-        if gated:
-            fits = settings.tiles == 2 or settings.warps % (2 * settings.split) == 0
-            return settings if fits else settings._replace(tiles=2)
-        # A small matrix has room for one tile only.
-        return settings if n_rows >= _ROWS_OF_TILE * settings.tiles else settings._replace(tiles=1)
+        if found and gated and found.tiles == 1 and found.warps % (2 * found.split):
+            found = found._replace(tiles=2)
+        elif found and not gated and n_rows < _ROWS_OF_TILE * found.tiles:
+            found = found._replace(tiles=1)
+        if found and fits(self._compute_capability, quant_type, n_columns, n_tokens, found):
+            return found
+        return self._columns_rule(quant_type, n_columns, n_rows, gated)
 
     def _look_up(self, kernel: str, quant_type: QuantType, n_columns: int, n_rows: int, n_tokens: int) -> Any:
         """The settings of the nearest number of rows in the first table that has one, or None."""
@@ -126,8 +135,8 @@ class LaunchSettings:
         return None
 
     def _gemv_rule(self, quant_type: QuantType, n_columns: int, n_rows: int) -> GemvSettings:
-        """Two warps for each row and rows side by side, fewer of them where processors would have few warps; of
-        a vocabulary's rows there are enough for one warp each."""
+        """Two warps for each row and rows side by side, fewer of them where processors would have few warps;
+        of a vocabulary's rows there are enough for one warp each."""
         steps = -(-n_columns // 1024)
         is_wide = quant_type in _WIDE
         if n_rows >= _VOCABULARY * self._n_processors:
@@ -148,22 +157,35 @@ class LaunchSettings:
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """Eight warps for each processor, which share rows where there are few of them."""
-        n_units = units(quant_type, n_columns)
-        tiles = 2 if gated or self._evenly(n_rows, 2) > 0.95 * self._evenly(n_rows, 1) else 1
-        rows_of_group = _ROWS_OF_TILE * (tiles // 2 if gated else tiles)
-        groups = -(-(n_rows // 2 if gated else n_rows) // rows_of_group)
-        groups_of_block = min(_WARPS, -(-groups // self._n_processors))
-        # Slices of x stay small enough for any GPU's shared memory.
-        most = min(_WARPS // groups_of_block, _MOST_TURN // unit_chunks(quant_type), n_units)
-        # The fewest turns; then the fewest warps that need no more.
-        split = min(range(1, most + 1), key=lambda warps: (-(-n_units // warps), warps))
-        return ColumnsSettings(tiles, split, groups_of_block * split, 2, 1)
+        """One block for each processor, of 14 warps or as many as there is shared memory for, which share rows
+        where there are few; of a vocabulary's rows there are enough for several blocks."""
+        tiles = 2 if n_rows >= _TWO_TILES * self._n_processors else 1
+        vocabulary = ColumnsSettings(2, 1, 8, 2, 2)
+        choices = [vocabulary] if n_rows >= _VOCABULARY * self._n_processors else []
+        choices += [
+            self._columns_of(quant_type, n_columns, n_rows, gated, each, warps)._replace(stages=stages)
+            for warps in (14, 8, 4, 2)
+            for stages in (3, 2)
+            for each in (tiles, 3 - tiles)
+        ]
+        shape = self._compute_capability, quant_type, n_columns, _MOST_TOKENS
+        return next(chosen for chosen in choices if fits(*shape, chosen))
 
-    def _evenly(self, n_rows: int, tiles: int) -> float:
-        """What share of the processors' time is used when each takes whole groups of so many tiles."""
-        each = n_rows / (_ROWS_OF_TILE * tiles * self._n_processors)
-        return each / math.ceil(each)
+    def _columns_of(
+        self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool, tiles: int, most_warps: int
+    ) -> ColumnsSettings:
+        """With so many tiles, and so many warps at most."""
+        sides = 2 if gated and tiles == 1 else 1
+        teams = -(-(n_rows // 2 if gated else n_rows) // (_ROWS_OF_TILE * (1 if gated else tiles)))
+        teams = max(1, min(most_warps // sides, -(-teams // self._n_processors)))
+        split = _split(units(quant_type, n_columns), max(1, most_warps // (sides * teams)))
+        return ColumnsSettings(tiles, split, sides * teams * split, 2, 1)
+
+
+def _split(n_units: int, most: int) -> int:
+    """Among how many warps to share a row: evenly if that leaves no more than half of them out."""
+    evenly = max(n for n in range(1, most + 1) if n_units % n == 0)
+    return evenly if 2 * evenly >= min(most, n_units) else min(most, n_units)
 
 
 def load(device: DeviceKind, measured: Path | None = None) -> LaunchSettings:
@@ -172,13 +194,14 @@ def load(device: DeviceKind, measured: Path | None = None) -> LaunchSettings:
     A file that is missing or damaged counts for nothing: it can be made again.
     """
     own = _read(measured).get(device.name, ()) if measured else ()
-    return LaunchSettings(device.n_processors, (own, _shipped_table(device.compute_capability)))
+    shipped_table = _shipped_table(device.compute_capability)
+    return LaunchSettings(device.compute_capability, device.n_processors, (own, shipped_table))
 
 
 @functools.cache
 def shipped(compute_capability: int, n_processors: int) -> LaunchSettings:
     """The choices for a device on which nothing was measured."""
-    return LaunchSettings(n_processors, (_shipped_table(compute_capability),))
+    return LaunchSettings(compute_capability, n_processors, (_shipped_table(compute_capability),))
 
 
 def save(measured: Path, device_name: str, choices: Iterable[Choice]) -> None:
@@ -255,9 +278,54 @@ def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int,
 
 def units(quant_type: QuantType, n_columns: int) -> int:
     """The pieces into which gemv_columns cuts a row."""
-    return -(-n_columns // _CHUNK) // unit_chunks(quant_type)
+    return -(-n_columns // CHUNK) // unit_chunks(quant_type)
 
 
 def unit_chunks(quant_type: QuantType) -> int:
     """Chunks of 128 weights in such a piece: a block of 256 for the K types."""
     return 2 if quant_type in _IN_BLOCKS else 1
+
+
+def shared_memory(
+    compute_capability: int, quant_type: QuantType, n_columns: int, n_tokens: int, chosen: ColumnsSettings
+) -> tuple[int, int]:
+    """Slices of x that are in shared memory at a time, and bytes of all of it.
+
+    Raises ValueError where there is not enough.
+    """
+    unit = unit_chunks(quant_type)
+    # With up to four tokens high and low bytes of x share a fragment; steps; sums where there are minimums.
+    of_token = 16 + (32 if quant_type in _HAVE_MINIMUMS else 0)
+    few = n_tokens <= MOST_SIDE_BY_SIDE
+    of_chunk = 1024 + MOST_SIDE_BY_SIDE * of_token if few else 2048 + _MOST_TOKENS * of_token
+    turn_chunks = chosen.split * unit
+    # With one team in a block a slice is what one turn takes.
+    turns = 1 if chosen.warps == chosen.split else max(1, _SLICE_CHUNKS // turn_chunks)
+    slice_bytes = turns * turn_chunks * of_chunk
+    all_slices = -(-units(quant_type, n_columns) * unit // (turns * turn_chunks))
+    weights = chosen.warps * chosen.stages * 16 * chosen.tiles * _row_bytes(quant_type, unit)
+    sums = chosen.warps * 8 * (16 * chosen.tiles + 4) * 4
+    available = _SHARED_KIB.get(compute_capability, _LEAST_SHARED_KIB) * 1024 // chosen.blocks - 1024
+    # All of x if there is room, else slices that take turns.
+    for slices in (all_slices, *range(min(all_slices, _MOST_SLICES), min(all_slices, 2) - 1, -1)):
+        n_bytes = max(slices * slice_bytes + weights, sums)
+        if n_bytes <= available and (chosen.warps > chosen.split or slices <= _MOST_SLICES):
+            return slices, n_bytes
+    raise ValueError(f"{chosen} needs more than {available} bytes of shared memory for {quant_type.name}")
+
+
+def fits(
+    compute_capability: int, quant_type: QuantType, n_columns: int, n_tokens: int, chosen: ColumnsSettings
+) -> bool:
+    """Whether `shared_memory` finds enough."""
+    try:
+        shared_memory(compute_capability, quant_type, n_columns, n_tokens, chosen)
+    except ValueError:
+        return False
+    return True
+
+
+def _row_bytes(quant_type: QuantType, n_chunks: int) -> int:
+    """What a row of so many chunks takes in shared memory: its planes, and four bytes for a block's scale."""
+    codes, high, scales, blocks = CHUNK_BYTES[quant_type]
+    return n_chunks * (codes + high + scales) + (4 if blocks else 0)

@@ -23,6 +23,7 @@ _MAJORS = (13, 12)
 """Of CUDA, newest first."""
 _COMPILATION_FAILED = 6
 """NVRTC_ERROR_COMPILATION: the log says why."""
+_AGAIN = "install it again: pip install --force-reinstall 'tiercel[cuda13]' or [cuda12]"
 _ERROR = re.compile(r"\berror\b", re.IGNORECASE)
 
 
@@ -82,13 +83,14 @@ class Nvrtc:
         try:
             entry = getattr(self._library, function)
         except AttributeError:
-            raise CompileError(f"{self._library._name} is no NVRTC: it has no {function}") from None
+            raise CompileError(f"{self._library._name} is no NVRTC: it has no {function}; {_AGAIN}") from None
         self._check(function, entry(*arguments))
 
     def _check(self, function: str, status: int) -> None:
         if status:
             self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            raise CompileError(f"{function}: {self._library.nvrtcGetErrorString(status).decode()}")
+            words = self._library.nvrtcGetErrorString(status).decode()
+            raise CompileError(f"NVRTC has failed ({function}: {words}): {_AGAIN}")
 
 
 def _first_error(log: str) -> str:
@@ -111,7 +113,9 @@ def load(newest_major: int = _MAJORS[0]) -> Nvrtc:
                 continue
             return Nvrtc(library)
     extra = f"cuda{majors[0]}" if majors else "cuda12"
-    raise CompileError(f"NVRTC, which compiles the kernels, is not installed: pip install 'tiercel[{extra}]'")
+    raise CompileError(
+        f"NVRTC, which compiles the kernels, is not installed, or broken: pip install 'tiercel[{extra}]'"
+    )
 
 
 def _places(major: int) -> Iterator[str]:

@@ -21,13 +21,14 @@ from kernels.cuda.launch_settings import (
     ColumnsSettings,
     GemvSettings,
     LaunchSettings,
+    fits,
     units,
 )
-from kernels.cuda.sketch import Sketch
+from kernels.cuda.sketch import DeviceKind, Sketch
 from kernels.quant_types import QuantType, block_size
 
 _ROUNDS = 5
-_MOST_WARPS = 16
+_LEAST_WARPS, _MOST_WARPS = 4, 16
 _TOKENS = (1, MOST_SIDE_BY_SIDE, 8)
 """One kernel each."""
 _WORTH_A_CHANGE = 0.99
@@ -101,7 +102,7 @@ def _search_shape(
             yield _descend(shape, n_tokens, start, gemv_steps(shape), measuring)
         else:
             first = usual.columns(quant_type, n_columns, n_rows, n_tokens, gated=gated)
-            yield _descend(shape, n_tokens, first, columns_steps(shape), measuring)
+            yield _descend(shape, n_tokens, first, columns_steps(shape, n_tokens, device), measuring)
 
 
 def gemv_steps(shape: Shape) -> list[Callable[[GemvSettings], list[GemvSettings]]]:
@@ -131,28 +132,47 @@ def gemv_steps(shape: Shape) -> list[Callable[[GemvSettings], list[GemvSettings]
     return [warps_per_row, rows_per_warp, unroll, warps]
 
 
-def columns_steps(shape: Shape) -> list[Callable[[ColumnsSettings], list[ColumnsSettings]]]:
-    """The same for gemv_columns."""
-    n_units = units(shape.quant_type, shape.n_columns)
+def columns_steps(
+    shape: Shape, n_tokens: int, device: DeviceKind
+) -> list[Callable[[ColumnsSettings], list[ColumnsSettings]]]:
+    """The same for gemv_columns, as far as there is shared memory for it."""
+    quant_type, n_rows, n_columns, gated = shape
 
-    def tiles_and_split(now: ColumnsSettings) -> list[ColumnsSettings]:
-        all_tiles = (2,) if shape.gated else (1, 2) if shape.n_rows >= 32 else (1,)
-        splits = [
-            split for split in (1, 2, 4, 7, 8, 14, 16) if split <= n_units and (split % 7 or not n_units % 7)
-        ]
-        return [
-            ColumnsSettings(tiles, split, max(1, 4 // split) * split, min(now.depth, -(-n_units // split)))
-            for tiles in all_tiles
-            for split in splits
-        ]
+    def fitting(candidates: Iterable[ColumnsSettings]) -> list[ColumnsSettings]:
+        capability = device.compute_capability
+        return [each for each in candidates if fits(capability, quant_type, n_columns, n_tokens, each)]
 
-    def depth(now: ColumnsSettings) -> list[ColumnsSettings]:
-        return [now._replace(depth=n) for n in (1, 2, 3) if n <= -(-n_units // now.split)]
+    def geometry(now: ColumnsSettings) -> list[ColumnsSettings]:
+        return fitting(
+            ColumnsSettings(tiles, split, teams * split * sides, 2, 1)
+            for tiles in ((1, 2) if gated or n_rows >= 32 else (1,))
+            for sides in ((2,) if gated and tiles == 1 else (1,))
+            for teams in _teams(n_rows // 2 if gated else n_rows, 16 if gated else 16 * tiles, device)
+            for split in _splits(units(quant_type, n_columns))
+            if _LEAST_WARPS <= teams * split * sides <= _MOST_WARPS
+        )
 
-    def warps(now: ColumnsSettings) -> list[ColumnsSettings]:
-        return [now._replace(warps=n) for n in _warps(now.split)]
+    def stages(now: ColumnsSettings) -> list[ColumnsSettings]:
+        return fitting(now._replace(stages=n) for n in (2, 3, 4))
 
-    return [tiles_and_split, depth, warps]
+    def blocks(now: ColumnsSettings) -> list[ColumnsSettings]:
+        return fitting(now._replace(blocks=n) for n in (1, 2) if n * now.warps <= _MOST_WARPS)
+
+    return [geometry, stages, blocks]
+
+
+def _teams(n_outputs: int, of_team: int, device: DeviceKind) -> list[int]:
+    """Teams of a block: all that a processor has to do, or less; every processor should get some."""
+    teams = -(-n_outputs // of_team)
+    share = -(-teams // device.n_processors)
+    return [n for n in sorted({1, 4, 8, share}) if n <= share]
+
+
+def _splits(n_units: int) -> list[int]:
+    """Among how many warps a row may be split, so that no more than one turn in six finds nothing left."""
+    return [
+        n for n in (1, 2, 3, 4, 5, 7, 8, 14, 16) if n <= n_units and -(-n_units // n) * n <= 1.2 * n_units
+    ]
 
 
 def _warps(multiple_of: int) -> list[int]:
@@ -203,7 +223,7 @@ class _Only(LaunchSettings):
     """One choice, whatever is asked."""
 
     def __init__(self, chosen: Any) -> None:
-        super().__init__(1, ())
+        super().__init__(90, 1)
         self._chosen = chosen
 
     def gemv(self, quant_type: QuantType, n_columns: int, n_rows: int) -> GemvSettings:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from engine.backends.cuda_model import DeviceModel, Wanted
+from engine.backends.cuda_plan import BESIDE_BYTES, plan_model
 from engine.cancel import CancelToken
-from engine.config import KVType, Precision, SamplingParams
+from engine.config import KVType, LoadOptions, Precision, SamplingParams
 from engine.errors import BudgetError, CancelledError, DeviceError, KernelError
 from engine.evaluate import measure_perplexity
 from engine.generate import decode_step, generate, prefill
+from engine.gguf import open_gguf
 from engine.logits import HostLogits
 from engine.model import Transformer
+from engine.model_config import read_model_config
 from engine.sampler import Sampler
 from engine.session import Session
 from engine.tiers.budget import Budget
+from engine.weights import ModelWeights
 from kernels import errors as kernel_errors
-from kernels.cuda.device import Device
+from kernels.cuda import launch_settings
+from kernels.cuda.device import Array, Device
+from kernels.cuda.sketch import allocated_bytes
 from kernels.errors import DeviceMemoryError
 from kernels.quant_types import QuantType
 from tests.engine.conftest import open_numpy
@@ -233,6 +242,20 @@ def test_a_step_that_was_begun_in_vain_leaves_no_trace(device: Device, write: Wr
         np.testing.assert_array_equal(run(True), run(False))
 
 
+def test_a_draw_in_the_middle_of_a_pass_leaves_the_rows_behind_it_alone(device: Device, write: Write) -> None:
+    with opened_on(device, write(**MODELS["llama"])) as model:
+        for n_ids in (5, 12):
+
+            def run(n_ids: int, draws: bool) -> np.ndarray:
+                kv = model.backend.new_kv(64)
+                hidden = model.hidden(IDS[:n_ids], 0, kv, GO_ON)
+                if draws:
+                    Sampler(GREEDY)(model.next_logits(hidden[:2], GO_ON), IDS[:2])
+                return model.logits(model.hidden(IDS[n_ids : n_ids + 1], n_ids, kv, GO_ON), GO_ON)
+
+            np.testing.assert_array_equal(run(n_ids, draws=True), run(n_ids, draws=False))
+
+
 def test_rows_of_an_earlier_pass_are_refused(device: Device, write: Write) -> None:
     with opened_on(device, write(**MODELS["llama"])) as model:
         kv = model.backend.new_kv(64)
@@ -292,6 +315,33 @@ def test_a_cancelled_pass_stops_and_the_next_one_is_right(
 # -- loading
 
 
+class Granting(Borrowed):
+    """Counts allocations, and refuses one, as when another program has taken the memory."""
+
+    def __init__(self, device: Device, n_granted: int = -1) -> None:
+        super().__init__(device)
+        self.n_granted = n_granted
+        self.granted: list[int] = []
+        """Bytes that each takes."""
+
+    def _grant(self, n_bytes: int) -> None:
+        if len(self.granted) == self.n_granted:
+            raise DeviceMemoryError(3 << 20, 1 << 20, None, 0)
+        self.granted.append(allocated_bytes(n_bytes))
+
+    def empty(self, shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        self._grant(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return self._device.empty(shape, dtype)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        self._grant(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return self._device.zeros(shape, dtype)
+
+    def upload(self, host: np.ndarray) -> Array:
+        self._grant(host.nbytes)
+        return self._device.upload(host)
+
+
 def refusal(device: Device, path: Path, free: int, **options: object) -> str:
     """What loading fails with on a GPU that has so many bytes free."""
     small = Borrowed(device, free=free)
@@ -347,6 +397,51 @@ def test_a_plan_counts_what_is_reserved(device: Device, write: Write) -> None:
                 assert used <= plan.n_bytes < used + (280 << 20)
 
 
+@pytest.mark.parametrize(("max_context", "chunk"), [(1, 1), (2, 2), (17, 7), (17, 17), (65, 8), (600, 512)])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "floats"])
+def test_a_plan_is_what_is_reserved_to_the_byte(
+    device: Device, write: Write, name: str, max_context: int, chunk: int
+) -> None:
+    gguf = open_gguf(write(**MODELS[name]))
+    config = read_model_config(gguf)
+    weights, settings = ModelWeights(gguf, config), launch_settings.load(device)
+    for options in ({}, {"precision": Precision.FLOAT}, {"kv_type": KVType.Q8_0}):
+        loading = LoadOptions(gguf.path, chunk=chunk, **options)  # type: ignore[arg-type]
+        wanted = Wanted(weights, config, loading, max_context)
+        plan = plan_model(device, wanted, settings, 1 << 40)
+        counting = Granting(device)
+        model = DeviceModel(counting, wanted, settings)  # type: ignore[arg-type]
+        assert sum(counting.granted) == plan.n_bytes - BESIDE_BYTES
+        assert model.kv.n_bytes == plan.kv
+
+
+def test_a_plan_takes_no_memory_for_whatever_context(device: Device, write: Write) -> None:
+    tracemalloc.start()
+    plan, _ = plan_on(device, write(**MODELS["llama"]), max_context=1 << 30)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.kv > 1 << 39
+    assert most < 4 << 20
+
+
+def test_rotations_are_written_a_piece_at_a_time(
+    device: Device, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {}
+    for n_positions in (1 << 14, 7):
+        monkeypatch.setattr("engine.backends.cuda_attention._ANGLES_FOR", n_positions)
+        with opened_on(device, write(**MODELS["gemma3"]), max_context=30) as model:
+            kv = model.backend.new_kv(30)
+            assert kv.rotation is not kv.local_rotation
+            expected[n_positions] = [
+                device.download(table)
+                for rotation in (kv.rotation, kv.local_rotation)
+                for table in (rotation.cosines, rotation.sines)
+            ]
+    np.testing.assert_array_equal(expected[7], expected[1 << 14])
+    assert np.all(np.isfinite(expected[7]))
+
+
 def test_shapes_that_no_kernel_takes_are_an_error_of_one_line(device: Device, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", head_dim=24, heads=4, hidden_size=96)
     with (
@@ -356,18 +451,30 @@ def test_shapes_that_no_kernel_takes_are_an_error_of_one_line(device: Device, tm
         pass
 
 
-def test_memory_that_runs_out_all_the_same_is_the_same_refusal(
-    device: Device, write: Write, monkeypatch: pytest.MonkeyPatch
+def test_memory_that_runs_out_all_the_same_is_a_refusal_with_figures_and_leaves_nothing(
+    device: Device, write: Write
 ) -> None:
-    small = Borrowed(device)
-
-    def refuse(shape: object, dtype: object) -> None:
-        raise DeviceMemoryError(10, 5, None, 0)
-
-    small.zeros = refuse  # type: ignore[attr-defined]
-    with pytest.raises(BudgetError, match="does not fit"), opened_on(small, write(**MODELS["llama"])):
-        pass
-    assert small.closed
+    path, before = write(**MODELS["llama"]), device.used_bytes  # type: ignore[attr-defined]
+    counting = Granting(device)
+    with opened_on(counting, path) as model:
+        expected = reply(model, IDS[:12], GREEDY, 3)
+    del model
+    assert len(counting.granted) > 40
+    for n_granted in range(len(counting.granted)):
+        small = Granting(device, n_granted)
+        with pytest.raises(BudgetError) as caught, opened_on(small, path):
+            pass
+        assert re.fullmatch(
+            f"the model does not fit the memory of {device.name} any more: it takes [0-9]+ MB, 3 MB of it "
+            "could not be had, and 1 MB are free: another program has taken memory meanwhile; close it, or "
+            "load the model again",
+            str(caught.value),
+        )
+        assert small.closed
+        del caught
+        assert device.used_bytes == before  # type: ignore[attr-defined]
+    with opened_on(device, path) as model:
+        assert reply(model, IDS[:12], GREEDY, 3) == expected
 
 
 def test_a_gpu_that_fails_is_an_error_of_the_engine(device: Device, write: Write) -> None:
@@ -378,7 +485,7 @@ def test_a_gpu_that_fails_is_an_error_of_the_engine(device: Device, write: Write
             raise kernel_errors.DeviceError("an illegal address")
 
         watched.launch = fail  # type: ignore[method-assign]
-        with pytest.raises(DeviceError, match="the GPU failed: an illegal address; load the model again"):
+        with pytest.raises(DeviceError, match="the GPU failed: an illegal address; start Tiercel again"):
             model.hidden(IDS[:2], 0, model.backend.new_kv(64), GO_ON)
 
 

@@ -154,6 +154,31 @@ def test_a_gpu_that_fails_while_loading_is_the_same(
     assert not any(emulated.used_bytes)
 
 
+@pytest.mark.parametrize("broken", ["imports", "numbers"])
+def test_a_cupy_that_cannot_be_loaded_is_one_line_with_its_cause(
+    emulated: Emulated, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: str
+) -> None:
+    # As CuPy words it, and as a module built for another NumPy does.
+    content = {
+        "imports": 'raise ImportError("\\n===\\nFailed to import CuPy.") from ImportError("no libnvrtc")',
+        "numbers": 'raise ValueError("numpy.dtype size\\nchanged")',
+    }
+    (tmp_path / "cupy.py").write_text(content[broken])
+    monkeypatch.setattr("engine.backends.select.open_gpu", gpus.open_gpu)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "kernels.cuda.cuda_device", raising=False)
+    cause = {"imports": "no libnvrtc", "numbers": "numpy.dtype size changed"}[broken]
+    (notice,) = notices_of(model)
+    assert notice == (
+        f"the CPU computes: Testcard 9000 cannot be used: CuPy cannot be loaded ({cause}); install it again: "
+        "pip install --force-reinstall 'tiercel[cuda13]' or [cuda12]"
+    )
+    with pytest.raises(DeviceError, match="CuPy cannot be loaded"):
+        load(model, device="cuda")
+
+
 def test_a_model_that_does_not_fit_goes_to_the_cpu_with_figures(emulated: Emulated, model: Path) -> None:
     emulated.free = 100 << 20
     (notice,) = notices_of(model)

@@ -67,7 +67,7 @@ def test_the_application_gets_only_what_was_said() -> None:
         ("--device", "gpu", "'gpu' is no device: it must be auto, cpu, cuda or cuda:N"),
         ("--device", "cuda:", "'cuda:' is no device"),
         ("--vram-budget", "lots", "'lots' is no size above 0"),
-        ("--kv-type", "q4_0", "q4_0"),
+        ("--kv-type", "q4", "'q4' must be f16 or q8_0"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(

@@ -68,11 +68,15 @@ def test_a_device_that_is_not_there_is_one_line(
     tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe(monkeypatch, b"")
-    monkeypatch.setattr("engine.backends.gpus.devices", lambda: NoDevice("no NVIDIA driver is installed"))
+    found = NoDevice("no NVIDIA driver is installed", has_driver=False)
+    monkeypatch.setattr("engine.backends.gpus.devices", lambda: found)
     assert main(["run", "-m", tiny, "-p", "hello", "--device", "cuda"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == "tiercel: no GPU can be used: no NVIDIA driver is installed\n"
+    assert shown.err == (
+        "tiercel: no GPU can be used: no NVIDIA driver is installed; install NVIDIA's driver, 525 or newer, "
+        "or let the CPU compute (--device cpu)\n"
+    )
 
 
 def test_json_has_the_promised_keys(

@@ -106,6 +106,8 @@ def test_long_rows_with_the_settings_of_the_rule(device: Device, n_columns: int)
         products.multiply(device, on_device(device, quant_type, data, n_columns), rounded(device, x), out)
         expected, scale = product(quant_type, data, x)
         assert within("matmul", device.download(out), expected, scale)
+    # Here x has no room in shared memory, and all warps of a block need the same of it.
+    check(device, QuantType.Q4_K, 64, n_columns, 8, ColumnsSettings(1, 2, 8, 2, 1))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -124,6 +126,34 @@ def test_a_damaged_file_is_compiled_again_and_replaced(
     assert Compiler(90, tmp_path).compile(SCALE) == code
     assert kept.read_bytes() == whole
     assert len(compilations) == 2
+
+
+def test_a_full_disk_costs_time_only(
+    sources: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(compiler.os, "replace", refuse)
+    assert Compiler(90, tmp_path).compile(SCALE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["libm.so.6", "missing parts"])
+def test_a_broken_nvrtc_is_said_with_what_helps(
+    sources: dict[str, str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "libm.so.6":
+        with pytest.raises(
+            CompileError, match=r"is no NVRTC: it has no nvrtcVersion; install it again: pip "
+        ):
+            nvrtc.Nvrtc(ctypes.CDLL(what))
+        return
+    library = nvrtc.load()
+    monkeypatch.setattr(library._library, "nvrtcCompileProgram", lambda *arguments: 7)
+    failure = r"NVRTC has failed \(nvrtcCompileProgram: NVRTC_ERROR_BUILTIN.*\): install it again: pip "
+    with pytest.raises(CompileError, match=failure):
+        Compiler(90).compile(SCALE)
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(sources: dict[str, str], tmp_path: Path) -> None:

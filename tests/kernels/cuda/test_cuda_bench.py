@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,12 @@ from kernels.cuda.matrices import DeviceMatrix
 from kernels.cuda.norms import Rounded
 from kernels.cuda.search import Shape
 from kernels.quant_types import QuantType
+
+
+class Card(NamedTuple):
+    name: str = "NVIDIA H200"
+    compute_capability: int = 90
+    n_processors: int = 132
 
 
 @pytest.fixture(autouse=True)
@@ -140,9 +147,10 @@ def test_every_candidate_is_within_the_bounds_of_the_kernels() -> None:
                 assert min(candidate) >= 1 and candidate.warps <= 16
                 assert candidate.warps % candidate.warps_per_row == 0
         several = settings.columns(quant_type, n_columns, n_rows, 8, gated=gated)
-        for change_columns in search.columns_steps(shape):
+        for change_columns in search.columns_steps(shape, 8, Card()):
             assert change_columns(several)
             for other in change_columns(several):
-                assert min(other) >= 1 and other.warps <= 16 and other.warps % other.split == 0
+                sides = 2 if gated and other.tiles == 1 else 1
+                assert min(other) >= 1 and other.warps <= 16 and other.warps % (sides * other.split) == 0
                 assert other.split <= launch_settings.units(quant_type, n_columns)
                 assert gated or 16 * other.tiles <= n_rows

@@ -149,6 +149,30 @@ def test_a_library_that_is_no_driver_is_refused(monkeypatch: pytest.MonkeyPatch)
         Driver()
 
 
+def test_a_driver_that_does_not_start_is_said_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Function:
+        def __init__(self, status: int) -> None:
+            self.status = status
+
+        def __call__(self, *arguments: object) -> int:
+            return self.status
+
+    class Library:
+        def __init__(self, name: str) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Function:
+            return Function(803 if name == "cuInit" else 0)  # as after an update of the driver
+
+    monkeypatch.setattr(driver_module.ctypes, "CDLL", Library)
+    monkeypatch.setattr(driver_module.ctypes, "PyDLL", Library)
+    with pytest.raises(DeviceError) as caught:
+        Driver()
+    assert str(caught.value) == (
+        "the NVIDIA driver does not start (see nvidia-smi; restart the computer if it was updated): status 803"
+    )
+
+
 def test_the_command_prints_the_gpus_or_fails(
     paper: type[PaperDriver], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from kernels.cuda import columns, launch_settings
-from kernels.cuda.launch_settings import Choice, ColumnsSettings, GemvSettings
+from kernels.cuda import launch_settings
+from kernels.cuda.launch_settings import Choice, ColumnsSettings, GemvSettings, LaunchSettings
 from kernels.quant_types import QuantType, block_size
 
 WIDTHS = (576, 640, 896, 960, 1536, 2048, 3584, 4096, 4864, 5120, 8192, 11008, 13824, 14336, 18944, 28672)
@@ -39,10 +41,9 @@ def test_every_shape_has_settings_within_the_bounds_of_the_kernels(compute_capab
                     assert 16 * several.tiles <= n_rows
                     gated = settings.columns(quant_type, n_columns, n_rows, n_tokens, gated=True)
                     assert gated.tiles == 2 or gated.warps % (2 * gated.split) == 0
-                    for chosen in (several, gated):
-                        for room_for in (4, 8):
-                            shape = quant_type, n_columns, room_for
-                            assert columns.shared_memory(compute_capability, *shape, chosen)[0] >= 1
+                    shape = quant_type, n_columns, n_tokens
+                    assert launch_settings.fits(compute_capability, *shape, several)
+                    assert launch_settings.fits(compute_capability, *shape, gated)
 
 
 def test_small_matrices_get_more_warps_for_each_row_than_large_ones() -> None:
@@ -53,13 +54,25 @@ def test_small_matrices_get_more_warps_for_each_row_than_large_ones() -> None:
 
 
 def test_what_was_measured_for_about_as_many_rows_holds() -> None:
-    settings = launch_settings.shipped(90, 132)
-    measured = GemvSettings(7, 1, 7, 2)
-    assert settings.gemv(QuantType.Q8_0, 14336, 4096) == measured
-    assert settings.gemv(QuantType.Q8_0, 14336, 8192) == measured
-    assert settings.gemv(QuantType.Q8_0, 14336, 512) != measured
-    assert launch_settings.shipped(80, 108).gemv(QuantType.Q8_0, 14336, 4096) != measured
-    assert settings.gemv(QuantType.Q4_K, 4096, 128256) != settings.gemv(QuantType.Q4_K, 4096, 28672)
+    few, many = GemvSettings(7, 1, 7, 2), GemvSettings(1, 4, 4, 1)
+    shape = QuantType.Q8_0, 14336
+    table = [Choice("gemv", *shape, 4096, 1, few), Choice("gemv", *shape, 128256, 1, many)]
+    settings = LaunchSettings(90, 132, [[], table])
+    assert settings.gemv(*shape, 4096) == settings.gemv(*shape, 8192) == few
+    assert settings.gemv(*shape, 64000) == many
+    rule = LaunchSettings(90, 132)
+    for n_rows in (512, 1 << 20):
+        assert settings.gemv(*shape, n_rows) == rule.gemv(*shape, n_rows)
+    assert settings.gemv(QuantType.Q8_0, 4096, 4096) == rule.gemv(QuantType.Q8_0, 4096, 4096)
+
+
+def test_what_is_shipped_is_read() -> None:
+    text = files("kernels.cuda").joinpath("launch_settings.toml").read_text("utf-8")
+    for architecture, kernels in tomllib.loads(text).items():
+        settings = launch_settings.shipped(int(architecture.removeprefix("sm_")), 132)
+        for name, lines in kernels["gemv"].items():
+            for n_columns, n_rows, *numbers in lines:
+                assert settings.gemv(QuantType[name], n_columns, n_rows) == tuple(numbers)
 
 
 def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) -> None:
@@ -96,8 +109,9 @@ def test_a_damaged_file_counts_for_nothing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "launch_settings.toml"
     file.write_text(text)
     shape = QuantType.Q4_K, 4096, 28672
-    assert launch_settings.load(Card(), file).gemv(*shape) == launch_settings.load(Card()).gemv(*shape)
-    assert launch_settings.load(Card(), tmp_path / "none.toml").gemv(*shape) == GemvSettings(2, 4, 4, 2)
+    shipped = launch_settings.shipped(90, 132)
+    assert launch_settings.load(Card(), file).gemv(*shape) == shipped.gemv(*shape)
+    assert launch_settings.load(Card(), tmp_path / "none.toml").gemv(*shape) == shipped.gemv(*shape)
 
 
 def test_rows_are_cut_into_whole_units() -> None:

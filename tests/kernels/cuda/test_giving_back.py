@@ -1,0 +1,53 @@
+"""Memory of a GPU that has failed, on a CuPy of paper: giving it back fails, and says nothing."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+
+class CUDARuntimeError(RuntimeError):
+    status = 700
+
+
+@pytest.fixture
+def cuda_device(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A copy of the module, over a runtime that gives memory and takes none back."""
+
+    def refuse(address: int) -> None:
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError, malloc=lambda n_bytes: 4096, free=refuse, freeHost=refuse
+    )
+    fake = {
+        "cupy": SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)),
+        "cupy_backends": SimpleNamespace(cuda=SimpleNamespace(libs=None)),
+        "cupy_backends.cuda": SimpleNamespace(libs=None),
+        "cupy_backends.cuda.libs": SimpleNamespace(),
+    }
+    for name, module in fake.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    spec = importlib.util.find_spec("kernels.cuda.cuda_device")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_memory_that_the_driver_does_not_take_back_is_no_traceback(
+    cuda_device: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books = cuda_device._Books(None)
+    address, owner = books.allocate(100)
+    assert (address, books.used) == (4096, 100)
+    del owner
+    gc.collect()
+    assert books.used == 0
+    cuda_device._free(sys.modules["cupy"].cuda.runtime.freeHost, address)
+    assert capsys.readouterr().err == ""
