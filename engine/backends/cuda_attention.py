@@ -22,7 +22,6 @@ from kernels.cuda.device import Array, Device
 from kernels.cuda.norms import Rounded
 from kernels.cuda.sampling import MOST_IDS
 
-
 _ANGLES_FOR = 1 << 14
 """Positions of which the host computes the angles at a time."""
 
@@ -78,7 +77,7 @@ class Attention:
         return other
 
     def new_kv(self, max_context: int) -> DeviceKV:
-        """Reserve a cache, not filled. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
+        """Reserve a cache. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
         c = self._config
         layout = KVLayout(self._kv_type, c.n_layers, c.n_kv_heads, c.head_dim, max_context)
         return DeviceKV(self._device, c, layout, self._most_tokens)

@@ -139,14 +139,14 @@ class _Management:
     def __init__(self) -> None:
         self.driver_version = ""
         """"580.65.06"; empty when it is not known."""
+        self._library: ctypes.CDLL | None = None
         try:
-            self._library: ctypes.CDLL | None = ctypes.CDLL(_MANAGEMENT_LIBRARY)
-        except OSError:
-            self._library = None
+            library = ctypes.CDLL(_MANAGEMENT_LIBRARY)
+            if library.nvmlInit_v2():
+                return
+        except (OSError, AttributeError):  # it is not there, or is another library
             return
-        if self._library.nvmlInit_v2():
-            self._library = None
-            return
+        self._library = library
         version = ctypes.create_string_buffer(96)
         if not self._library.nvmlSystemGetDriverVersion(version, c_uint(len(version))):
             self.driver_version = version.value.decode("ascii", "replace")

@@ -5,13 +5,14 @@
 //   group of 32:  c = 128 * (codes times hi) + codes times lo      whole numbers, exact
 //   row, column:  sum over groups of scale * step * c - minimum * (step * sum of x)
 // A warp takes TILES tiles of 16 rows and every SPLIT-th unit of them: a chunk, or a block of 256 for the K types.
-// Lane (g, t) takes lane t of rows g and g + 8, which is its fragment of A as it is. What is to be subtracted from codes
-// goes through the tensor cores as rows of constants, once for all tiles; minimums times sums of x are a small product
-// of their own. With up to 4 columns, hi and lo stand side by side in one B.
-// Everything comes through shared memory, so that much is on its way while a warp computes: weights by STAGES units of
-// each warp, the first before the kernel before this one ends (weights are never written in a step); x by SLICES slices
-// for all warps of a block, in the order of fragments of B. (Loads to registers would not do: the assembler has one
-// scoreboard for all of them, and waiting for a unit would be waiting for the ones after it.)
+// Lane (g, t) takes lane t of rows g and g + 8, which is its fragment of A as it is. What is to be subtracted from
+// codes goes through the tensor cores as rows of constants, once for all tiles; minimums times sums of x are a small
+// product of their own. With up to 4 columns, hi and lo stand side by side in one B.
+// Everything comes through shared memory, so that much is on its way while a warp computes. (Loads into registers would
+// not do: the assembler has one scoreboard for all of them, and waiting for a unit is waiting for those after it.)
+// Each warp has STAGES units of weights there, the first copied before the kernel before this one ends: weights are
+// never written in a step. x lies there as fragments of B. Where all of it has room, or a warp needs no other's part,
+// warps go on without waiting for each other; else SLICES slices of it take turns.
 // The warps of the same outputs, a team, add up at the end, in a fixed order. Grid: outputs / outputs of a block. Reads
 // the matrix once, and x, 19 bytes a weight of a row, in every block.
 #include "epilogue.cuh"
@@ -30,7 +31,7 @@
 #error "EPILOGUE: what becomes of the sums"
 #endif
 #if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(STAGES) || !defined(SLICES) || !defined(BLOCKS)
-#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, SLICES, BLOCKS (of a processor): see columns.py"
+#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, SLICES, BLOCKS: launch_settings.py chooses them"
 #endif
 
 using W = Quantised<FORMAT, WIDTH>;
@@ -61,7 +62,7 @@ constexpr int FRAGMENTS = 2 * PARTS;
 constexpr int STEPS_AT = FRAGMENTS * 512;
 constexpr int SUMS_AT = STEPS_AT + COLUMNS * 16;
 constexpr int CHUNK_BYTES = SUMS_AT + (W::HAS_MINIMUM ? COLUMNS * 32 : 0);
-// A warp takes one unit a turn. columns.py computes these sizes too.
+// A warp takes one unit a turn. launch_settings.shared_memory computes these sizes too.
 constexpr int TURNS = (UNITS + SPLIT - 1) / SPLIT;
 // With one team in a block each warp is alone with its part of x, and copies it itself.
 constexpr bool ALONE = WARPS == SPLIT;
@@ -160,8 +161,8 @@ DEVICE void copy_chunks(u8 *to, const Source &from, int first, int last, int war
     copy_chunk(to + (chunk - first) * CHUNK_BYTES, from, chunk, lane);
 }
 
-// Where each lane copies weights from: of a plane with 64 bytes of a row or more, lane (g, t) takes every fourth piece of
-// 16 bytes of row g; of 32 bytes lanes 2r and 2r + 1 those of row r; of fewer lane r those of row r.
+// Where each lane copies weights from: of a plane with 64 bytes of a row or more, lane (g, t) takes every fourth piece
+// of 16 bytes of row g; of 32 bytes lanes 2r and 2r + 1 those of row r; of fewer lane r those of row r.
 struct Rows {
   const u8 *codes[TILES], *high[TILES], *scales, *blocks;
 };
@@ -202,7 +203,8 @@ DEVICE void copy_unit(u8 *to, Rows &from, int lane) {
     else if constexpr (BLOCK_BYTES != 0) copy_async4(to + BLOCKS_AT + lane * 4, from.blocks);
   }
 #pragma unroll
-  for (int tile = 0; tile < TILES; tile++) from.codes[tile] += SPLIT * CODE_BYTES, from.high[tile] += SPLIT * HIGH_BYTES;
+  for (int tile = 0; tile < TILES; tile++)
+    from.codes[tile] += SPLIT * CODE_BYTES, from.high[tile] += SPLIT * HIGH_BYTES;
   from.scales += SPLIT * SCALE_BYTES, from.blocks += SPLIT * (W::BLOCK_ROW / UNITS);
 }
 
@@ -218,7 +220,7 @@ template <int N> DEVICE void read_words(u32 *to, const u8 *from) {
   }
 }
 
-// Both chunks of a row of a tile, or the one, as formats.cuh has them. `odd` says which two bytes are the block's scale.
+// Both chunks of a row of a tile, or the one, as formats.cuh has them. `odd`: which two bytes are the block's scale.
 DEVICE void read_row(W::Raw (&raw)[UNIT], const u8 *unit, int row, int t, bool odd) {
 #pragma unroll
   for (int c = 0; c < UNIT; c++) {
@@ -291,7 +293,7 @@ DEVICE void add_chunk(float (&sums)[TILES][4], const Unit &unit, const Activatio
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           int exact = SIDE_BY_SIDE ? c[0][i] : 128 * c[0][i] + c[PARTS - 1][i];
-          // Stays below 2^31: |code| * |scale| * 16,256 * 32 is largest for Q6_K, 32 * 128 and so on.
+          // Below 2^31: |code| * |scale| * 16,256 * 32 is largest for Q6_K, 32 * 128 * 16,256 * 32.
           if constexpr (W::WHOLE_SCALES && !SCALED_CODES)
             exact *= W::whole_scale(i < 2 ? low : high, odd, HALVES ? 2 * b + h : b);
           total[tile][i] += exact;

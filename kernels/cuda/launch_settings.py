@@ -34,6 +34,8 @@ _WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
 _WARPS_OF_PROCESSOR = 12
 _VOCABULARY = 512
 """Rows for each processor."""
+_HEAVY = (QuantType.Q3_K, QuantType.Q6_K)
+"""Types of which a thread cannot have two tiles in 128 registers."""
 _TWO_TILES = 100
 """Rows for each processor from which on a warp takes two tiles."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
@@ -157,10 +159,11 @@ class LaunchSettings:
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """One block for each processor, of 14 warps or as many as there is shared memory for, which share rows
+        """One block for each processor, of 14 warps or what shared memory there is for them, which share rows
         where there are few; of a vocabulary's rows there are enough for several blocks."""
-        tiles = 2 if n_rows >= _TWO_TILES * self._n_processors else 1
-        vocabulary = ColumnsSettings(2, 1, 8, 2, 2)
+        many = n_rows >= _TWO_TILES * self._n_processors
+        tiles = 2 if many and quant_type not in _HEAVY else 1
+        vocabulary = ColumnsSettings(1 if quant_type in _HEAVY else 2, 1, 8, 2, 2)
         choices = [vocabulary] if n_rows >= _VOCABULARY * self._n_processors else []
         choices += [
             self._columns_of(quant_type, n_columns, n_rows, gated, each, warps)._replace(stages=stages)

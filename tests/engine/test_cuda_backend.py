@@ -417,10 +417,10 @@ def test_a_plan_is_what_is_reserved_to_the_byte(
 
 def test_a_plan_takes_no_memory_for_whatever_context(device: Device, write: Write) -> None:
     tracemalloc.start()
-    plan, _ = plan_on(device, write(**MODELS["llama"]), max_context=1 << 30)
+    plan, _ = plan_on(device, write(**MODELS["llama"]), max_context=1 << 28)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert plan.kv > 1 << 39
+    assert plan.kv > 1 << 37
     assert most < 4 << 20
 
 

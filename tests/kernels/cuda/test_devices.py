@@ -14,6 +14,8 @@ from kernels.cuda.devices import DeviceFacts, NoDevice, devices
 from kernels.cuda.driver import COMPUTE_CAPABILITY_MAJOR, MULTIPROCESSOR_COUNT, Driver
 from kernels.errors import DeviceError
 
+_REAL_MANAGEMENT = module._Management
+
 
 class PaperDriver:
     cuda_version = (13, 0)
@@ -87,6 +89,17 @@ def test_without_the_management_library_all_memory_counts_as_free(
     assert isinstance(found, list)
     assert found[0].free_bytes == found[0].total_bytes
     assert found[0].driver == "of CUDA 13.0"
+
+
+@pytest.mark.parametrize("library", ["libm.so.6", "libnothing.so.1"])
+def test_a_management_library_that_is_none_does_not_matter(
+    paper: type[PaperDriver], monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setattr(module, "_Management", _REAL_MANAGEMENT)
+    monkeypatch.setattr(module, "_MANAGEMENT_LIBRARY", library)
+    found = devices()
+    assert isinstance(found, list)
+    assert found[0].free_bytes == found[0].total_bytes
 
 
 def test_an_old_gpu_is_refused_with_what_is_needed(paper: type[PaperDriver]) -> None:
@@ -169,7 +182,8 @@ def test_a_driver_that_does_not_start_is_said_with_what_helps(monkeypatch: pytes
     with pytest.raises(DeviceError) as caught:
         Driver()
     assert str(caught.value) == (
-        "the NVIDIA driver does not start (see nvidia-smi; restart the computer if it was updated): status 803"
+        "the NVIDIA driver does not start (see nvidia-smi; restart the computer if it was updated): "
+        "status 803"
     )
 
 
