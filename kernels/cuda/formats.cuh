@@ -68,12 +68,6 @@ template <int TYPE, int K> struct Quantised {
 
   static DEVICE Raw load(const Planes &p, u64 row, int chunk, int lane) {
     Raw r;
-    load_codes(r, p, row, chunk, lane);
-    load_scales(r, p, row, chunk);
-    return r;
-  }
-
-  static DEVICE void load_codes(Raw &r, const Planes &p, u64 row, int chunk, int lane) {
     if constexpr (CODE_BITS == 8) {
       const u8 *at = p.codes + row * CODE_ROW + chunk * 128 + lane * 16;
       const uint4 a = stream16(at), b = stream16(at + 64);
@@ -92,9 +86,6 @@ template <int TYPE, int K> struct Quantised {
     } else if constexpr (HIGH_BITS == 1) {
       r.high[0] = stream4(p.high + row * HIGH_ROW + chunk * 16 + lane * 4);
     }
-  }
-
-  static DEVICE void load_scales(Raw &r, const Planes &p, u64 row, int chunk) {
     if constexpr (SIX_BIT_SCALES) {
       const uint4 a = load16(p.scales + row * SCALE_ROW + (chunk >> 1) * 16);
       r.scales[0] = a.x, r.scales[1] = a.y, r.scales[2] = a.z, r.scales[3] = a.w;
@@ -107,20 +98,7 @@ template <int TYPE, int K> struct Quantised {
     }
     if constexpr (BYTE_SCALES) r.block = load2(p.blocks + row * BLOCK_ROW + (chunk >> 1) * 2);
     if constexpr (TYPE == Q2_K) r.block = load4(p.blocks + row * BLOCK_ROW + (chunk >> 1) * 4);
-  }
-
-  // The scales of both chunks of a block of 256, of which `chunk` is the first, for the K types.
-  static DEVICE void load_block_scales(Raw &first, Raw &second, const Planes &p, u64 row, int chunk) {
-    const uint4 a = load16(p.scales + row * SCALE_ROW + chunk * 8);
-    if constexpr (SIX_BIT_SCALES) {
-      first.scales[0] = a.x, first.scales[1] = a.y, first.scales[2] = a.z, first.scales[3] = a.w;
-      second.scales[0] = a.x, second.scales[1] = a.y, second.scales[2] = a.z, second.scales[3] = a.w;
-    } else {
-      first.scales[0] = a.x, first.scales[1] = a.y, second.scales[0] = a.z, second.scales[1] = a.w;
-      first.block = TYPE == Q2_K ? load4(p.blocks + row * BLOCK_ROW + chunk * 2)
-                                 : load2(p.blocks + row * BLOCK_ROW + chunk);
-      second.block = first.block;
-    }
+    return r;
   }
 
   // Code word `w` of a lane: four signed bytes. `w` must be known to the compiler.

@@ -7,10 +7,11 @@ bounds; compiles and launches nothing. Called by products.py and search.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ _NEAR = 4.0
 """A choice for one number of rows serves for others up to so many times larger or smaller."""
 _MOST_NUMBER = 32
 """Warps of a block at most; everything else is less."""
+_MOST_SIZE = 1 << 31
+"""Of a matrix."""
 _MOST_TOKENS = 8
 MOST_SIDE_BY_SIDE = 4
 """Up to so many tokens gemv_columns computes half as much, by an instance of its own."""
@@ -36,8 +39,6 @@ _VOCABULARY = 512
 """Rows for each processor."""
 _HEAVY = (QuantType.Q3_K, QuantType.Q6_K)
 """Types of which a thread cannot have two tiles in 128 registers."""
-_TWO_TILES = 100
-"""Rows for each processor from which on a warp takes two tiles."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 """Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
 
@@ -159,20 +160,27 @@ class LaunchSettings:
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """One block for each processor, of 14 warps or what shared memory there is for them, which share rows
-        where there are few; of a vocabulary's rows there are enough for several blocks."""
-        many = n_rows >= _TWO_TILES * self._n_processors
-        tiles = 2 if many and quant_type not in _HEAVY else 1
-        vocabulary = ColumnsSettings(1 if quant_type in _HEAVY else 2, 1, 8, 2, 2)
-        choices = [vocabulary] if n_rows >= _VOCABULARY * self._n_processors else []
+        """One block for each processor, of as many warps as shared memory holds, which share rows where there
+        are few; of a vocabulary's rows there are enough for several blocks."""
+        is_heavy = quant_type in _HEAVY
+        choices = []
+        if n_rows >= _VOCABULARY * self._n_processors:
+            choices.append(ColumnsSettings(1 if is_heavy else 2, 1, 8, 2, 2))
+        # Two tiles share what is read of x, if they do not leave processors idle.
+        one, two = (self._evenly(n_rows, tiles) for tiles in (1, 2))
+        pairs = two > 0.95 * one and not (is_heavy and n_rows > 2 * _ROWS_OF_TILE * self._n_processors)
         choices += [
-            self._columns_of(quant_type, n_columns, n_rows, gated, each, warps)._replace(stages=stages)
-            for warps in (14, 8, 4, 2)
+            self._columns_of(quant_type, n_columns, n_rows, gated, tiles, warps)._replace(stages=stages)
+            for tiles, warps in (*(((2, 8),) if pairs else ()), (1, 14), (1, 8), (1, 4), (1, 2))
             for stages in (3, 2)
-            for each in (tiles, 3 - tiles)
         ]
         shape = self._compute_capability, quant_type, n_columns, _MOST_TOKENS
         return next(chosen for chosen in choices if fits(*shape, chosen))
+
+    def _evenly(self, n_rows: int, tiles: int) -> float:
+        """What share of the processors' time is used when each takes whole teams of so many tiles."""
+        each = n_rows / (_ROWS_OF_TILE * tiles * self._n_processors)
+        return each / math.ceil(each)
 
     def _columns_of(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool, tiles: int, most_warps: int
@@ -225,18 +233,24 @@ def _shipped_table(compute_capability: int) -> tuple[Choice, ...]:
 
 
 def _read(path: Path) -> dict[str, tuple[Choice, ...]]:
-    """The tables of a file, by device."""
+    """The tables of a file, by device; those that are none are left out."""
     try:
-        return {name: _table(content) for name, content in tomllib.loads(path.read_text("utf-8")).items()}
-    except (OSError, ValueError):
+        content = tomllib.loads(path.read_text("utf-8"))
+    # tomllib runs out of the stack in what is nested deeply.
+    except (OSError, ValueError, RecursionError):
         return {}
+    tables = {}
+    for name, kernels in content.items():
+        with contextlib.suppress(ValueError):
+            tables[name] = _table(kernels)
+    return tables
 
 
 def _table(content: Any) -> tuple[Choice, ...]:
     """The lines of one device or architecture. Raises ValueError for what is not a table of them."""
     try:
         return tuple(
-            _gemv_line(QuantType[name], line) if kernel == "gemv" else _columns_line(QuantType[name], line)
+            _LINES[kernel](QuantType[name], line)
             for kernel, types in content.items()
             for name, lines in types.items()
             for line in lines
@@ -266,16 +280,26 @@ def _columns_line(quant_type: QuantType, line: list[int]) -> Choice:
     n_columns, n_rows, n_tokens, *rest = line
     chosen = ColumnsSettings(*rest)
     _check(chosen, chosen.split, n_columns, n_rows)
-    if type(n_tokens) is not int or not 1 <= n_tokens <= _MOST_TOKENS or chosen.tiles > 2:
+    numbers_fit = type(n_tokens) is int and 1 <= n_tokens <= _MOST_TOKENS
+    if (
+        not numbers_fit
+        or chosen.tiles > 2
+        or chosen.stages < 2
+        or chosen.warps * chosen.blocks > _MOST_NUMBER
+    ):
         raise ValueError(f"launch settings out of bounds: {line}")
     return Choice("columns", quant_type, n_columns, n_rows, n_tokens, chosen)
+
+
+_LINES: dict[str, Callable[[QuantType, list[int]], Choice]] = {"gemv": _gemv_line, "columns": _columns_line}
+"""How a line of each kernel is read."""
 
 
 def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int, n_rows: int) -> None:
     numbers = (n_columns, n_rows, *chosen)
     if any(type(number) is not int or number < 1 for number in numbers):
         raise ValueError(f"launch settings are not positive numbers: {numbers}")
-    if max(chosen) > _MOST_NUMBER or chosen.warps % sharing:
+    if max(chosen) > _MOST_NUMBER or max(numbers) > _MOST_SIZE or chosen.warps % sharing:
         raise ValueError(f"launch settings out of bounds: {numbers}")
 
 

@@ -86,8 +86,8 @@ def test_a_cache_of_8_bits_meets_the_marks_too(
     assert result.kl_mean <= MARKS[fixture, reference]
 
 
-CLEAR = 0.1
-"""Between the two best logits; what rounding does to either is a small part of it."""
+CLEAR = 0.2
+"""Between the two best logits: twice what rounding may do to either (0.06 was seen on an H200)."""
 
 
 @pytest.mark.gpu

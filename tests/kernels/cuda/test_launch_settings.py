@@ -100,7 +100,12 @@ def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) ->
         '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 3, 4, 8, 1]]',
         '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 2, 4]]',
         '["NVIDIA H200".gemv]\nQ4_K = [[4096, 14336, 0, 4, 8, 1]]',
+        '["NVIDIA H200".gemv]\nQ4_K = [[4096, ' + 400 * "9" + ", 1, 1, 1, 1]]",
         '["NVIDIA H200".gemv]\nQ9_X = []',
+        '["NVIDIA H200".other]\nQ4_K = [[4096, 28672, 1, 1, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 4, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 24, 2, 2]]',
+        "a = " + 5000 * "[",
         '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 1, 1]]',
         '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 1, 1]]',
     ],
@@ -112,6 +117,24 @@ def test_a_damaged_file_counts_for_nothing(tmp_path: Path, text: str) -> None:
     shipped = launch_settings.shipped(90, 132)
     assert launch_settings.load(Card(), file).gemv(*shape) == shipped.gemv(*shape)
     assert launch_settings.load(Card(), tmp_path / "none.toml").gemv(*shape) == shipped.gemv(*shape)
+
+
+def test_one_damaged_table_leaves_those_of_other_devices(tmp_path: Path) -> None:
+    file = tmp_path / "launch_settings.toml"
+    shape, chosen = (QuantType.Q4_K, 4096, 28672), GemvSettings(1, 1, 1, 1)
+    file.write_text("[damaged.gemv]\nQ4_K = 3\n[other.gemv]\nQ4_K = [[4096, 28672, 1, 1, 1, 1]]")
+    assert launch_settings.load(Card("other"), file).gemv(*shape) == chosen
+    launch_settings.save(file, "damaged", [Choice("gemv", *shape, 1, chosen)])
+    for name in ("damaged", "other"):
+        assert launch_settings.load(Card(name), file).gemv(*shape) == chosen
+
+
+def test_what_this_device_has_no_shared_memory_for_counts_for_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "launch_settings.toml"
+    shape, chosen = (QuantType.Q4_K, 4096, 28672), ColumnsSettings(2, 1, 16, 3, 1)
+    launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, chosen)])
+    shipped = launch_settings.LaunchSettings(90, 132)
+    assert launch_settings.load(Card(), file).columns(*shape, 8) == shipped.columns(*shape, 8)
 
 
 def test_rows_are_cut_into_whole_units() -> None:

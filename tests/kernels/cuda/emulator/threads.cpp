@@ -28,6 +28,8 @@ namespace {
 
 constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t STACK_BYTES = 64 << 10;
+// Below the first stack: a large frame jumps over its guard page.
+constexpr size_t BELOW_STACKS = 1 << 20;
 constexpr size_t SHARED_ROOM = 256 << 10;  // more than any device has
 
 // ---- who waits for what
@@ -241,7 +243,7 @@ void on_signal(int signal, siginfo_t *info, void *context) {
   if (signal == SIGILL || signal == SIGTRAP)
     fail("an index outside its array, an address not aligned for its type, or too far a shift%s", place.text);
   unsigned char *address = (unsigned char *)info->si_addr;
-  if (address >= stacks && address < stacks + MAX_THREADS * STACK_BYTES)
+  if (address >= stacks - BELOW_STACKS && address < stacks + MAX_THREADS * STACK_BYTES)
     fail("needs more than %zu bytes of stack%s", STACK_BYTES - PAGE, place.text);
   if (address >= shared_room && address < shared_room + SHARED_ROOM + 2 * PAGE)
     fail("touched byte %td of %zu bytes of dynamic shared memory%s", address - dynamic_begin, dynamic_bytes,
@@ -289,13 +291,15 @@ class Signals {
 
 bool reserve() {
   if (stacks) return true;
-  void *pages = mmap(nullptr, MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
+  void *pages = mmap(nullptr, BELOW_STACKS + MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return false;
-  for (unsigned i = 0; i < MAX_THREADS; i++) mprotect((char *)pages + i * STACK_BYTES, PAGE, PROT_NONE);
+  mprotect(pages, BELOW_STACKS, PROT_NONE);
+  unsigned char *first = (unsigned char *)pages + BELOW_STACKS;
+  for (unsigned i = 0; i < MAX_THREADS; i++) mprotect(first + i * STACK_BYTES, PAGE, PROT_NONE);
   shared_room = map_guarded(SHARED_ROOM);
   if (!shared_room) return false;
-  stacks = (unsigned char *)pages;
+  stacks = first;
   return true;
 }
 
