@@ -16,7 +16,7 @@ class Precision(StrEnum):
     """How activations and the KV cache are held while the model runs."""
 
     FAST = "fast"
-    """Activations rounded to 8 bits in blocks of 16 for the quantised products; KV in float16."""
+    """Activations rounded for the quantised products, to 8 bits (on a GPU 15); KV in float16."""
     FLOAT = "float"
     """float32 activations and float32 KV throughout; slower, used to prove the model code."""
 
@@ -48,7 +48,7 @@ class LoadOptions:
     rates_file: Path | None = None
     """Where measured rates are kept between loads; None measures nothing, and nothing is predicted."""
     device: str | None = None
-    """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU that holds the model, else the CPU."""
+    """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU if it holds the model, else the CPU."""
     vram_budget: Budget | None = None
     """GPU memory for the whole model; None takes `cuda_plan.DEFAULT` of what is free."""
     kv_type: KVType = KVType.F16

@@ -33,7 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=one_of(Precision),
         choices=list(Precision),
         default=Precision.FAST,
-        help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
+        help="fast (default) rounds activations to 8 bits, on a GPU to 15; float keeps all in float32",
     )
     add_device_arguments(parser)
 
@@ -44,7 +44,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         metavar="DEVICE",
-        help="what computes: auto (default) is the first GPU that holds the model, else the "
+        help="what computes: auto (default) is the first GPU if it holds the model, else the "
         "processor; cpu, cuda or cuda:N insist",
     )
     parser.add_argument(

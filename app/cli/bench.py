@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         type=one_of(Precision),
         choices=list(Precision),
-        help="fast (default) rounds activations to 8 bits; float keeps them and the cache in float32",
+        help="fast (default) rounds activations to 8 bits, on a GPU to 15; float keeps all in float32",
     )
     add_device_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one object, see below")

@@ -168,7 +168,9 @@ def test_a_reader_that_has_enough_is_no_traceback(tiny: Path) -> None:
         ("<&- >&- 2>&-", 0, ""),
     ],
 )
-@pytest.mark.parametrize("arguments", [["run", "-p", "hello", "-n", "2"], ["tokenize", "--text", "hello"]])
+@pytest.mark.parametrize(
+    "arguments", [["run", "-p", "hello", "-n", "2", "--seed", "1"], ["tokenize", "--text", "hello"]]
+)
 def test_streams_that_are_closed_or_full_are_no_traceback(
     tiny: Path, arguments: list[str], redirection: str, code: int, said: str
 ) -> None:
