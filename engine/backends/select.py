@@ -63,6 +63,8 @@ def open_backend(
             no_gpu = str(error)
             # Where there is no driver nobody expects a GPU.
             notices = (f"the CPU computes: {no_gpu}",) if find_gpus().has_driver else ()
+    if options.vram_budget is not None and not notices:
+        notices = ("no GPU computes: a budget for its memory changes nothing (--vram-budget)",)
     if options.kv_type is not KVType.F16:
         notices += (f"the CPU keeps its cache as before: {options.kv_type} is for a GPU",)
     granted = room()

@@ -201,6 +201,11 @@ def test_a_kv_type_that_changes_nothing_is_told(emulated: Emulated, model: Path)
     assert notice == "the CPU keeps its cache as before: q8_0 is for a GPU"
 
 
+def test_a_budget_for_a_gpu_that_does_not_compute_is_told(emulated: Emulated, model: Path) -> None:
+    (notice,) = notices_of(model, vram_budget=Budget(50_000_000), device="cpu")
+    assert notice == "no GPU computes: a budget for its memory changes nothing (--vram-budget)"
+
+
 @pytest.mark.parametrize(
     ("device", "text"),
     [
