@@ -141,8 +141,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         self._look()
 
     @work(exclusive=True, group="look")
-    async def _look(self) -> None:
-        """List what there is at once, then look into one file after the other."""
+    async def _look(self, news: Content | None = None) -> None:
+        """List what there is at once and tell the news of it, then look into one file after the other."""
         settings = self._settings.values
 
         def find() -> tuple[list[FoundModel], list[Suggestion], list[str], int]:
@@ -152,7 +152,9 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         found, suggestions, problems, budget = await in_thread(find)
         self._models.fill(found, suggestions, budget)
         self._show_details()
-        if self._message == _("looking for models…"):  # and nothing that somebody must read
+        if news is not None:
+            self._say(news)
+        elif self._message == _("looking for models…"):  # and nothing that somebody must read
             self._say(_summary(found, problems))
         for model in found:
             await self._look_into(model)
@@ -285,8 +287,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         name = sanitize_line(ended.name)
         if ended.path is not None:
             self._models.highlight_file(ended.path)
-            self._look()
-            self._say(Content.assemble(("✓ ", "$success"), _("{name} is here").format(name=name)))
+            # Told once it is listed and highlighted: Enter loads what is highlighted.
+            self._look(Content.assemble(("✓ ", "$success"), _("{name} is here").format(name=name)))
         elif ended.error:
             self._say(Content.assemble(("✗ ", "$error"), sanitize_line(ended.error)))
         elif ended.resumes:

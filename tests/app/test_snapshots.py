@@ -110,6 +110,7 @@ def _pressing(*keys: str, shows: str = "") -> Callable[[Driver], Awaitable[None]
 def _commanding(command: str, shows: str) -> Callable[[Driver], Awaitable[None]]:
     async def perform(driver: Driver) -> None:
         await _chat(driver)
+        await driver.settled(10)  # where the view stands decides what a search has to scroll
         driver.prompt.text = command
         await driver.pilot.press("enter")
         await driver.until(lambda: shows in driver.screen_text(), shows)
@@ -124,7 +125,7 @@ SCREENS: dict[str, Callable[[Driver], Awaitable[None]]] = {
     "versions": _versions,
     "conversations": _pressing("f2"),
     "sampling": _pressing("ctrl+r", shows="temperature"),
-    "find": _commanding("/find blocks", "blocks"),
+    "find": _commanding("/find blocks", "1/1"),
     "help": _pressing("f1", shows="Enter"),
     "models": _pressing("f3", shows="fits"),
     "history": _pressing("ctrl+f", shows="any time"),
