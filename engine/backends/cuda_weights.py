@@ -91,11 +91,6 @@ def matrix_specs(weights: ModelWeights, config: ModelConfig) -> Iterator[MatrixS
         yield from _stacked(weights, tensors)
 
 
-def vector_bytes(weights: ModelWeights) -> int:
-    """What the vectors take on the GPU, each in an allocation of its own."""
-    return sum(-(-shape[0] * 4 // 512) * 512 for _, shape, _ in weights.values() if len(shape) == 1)
-
-
 def allocate_weights(device: Device, weights: ModelWeights, config: ModelConfig) -> DeviceWeights:
     """Reserve memory for every matrix, and upload the vectors. Raises what the device raises."""
     places: dict[str, Place] = {}

@@ -1,13 +1,15 @@
 """Where a backend's weights are, as far as others ask: what was read, what there is to know, what to show.
 
-`TieredWeights` (memory and disk) and `VramWeights` (a GPU) have it. Knows neither.
+`TieredWeights` (memory and disk) and `VramWeights` (a GPU) have it, and show alike where a block is. Knows
+neither.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from engine.events import TierSnapshot
+from engine.events import BlockPlace, Tier, TierSnapshot
+from engine.tiers.blocks import Block
 from engine.tiers.streamer import StreamStats
 
 
@@ -36,3 +38,8 @@ class Placement(Protocol):
     def close(self) -> None:
         """Let go of everything; idempotent."""
         ...
+
+
+def place_of(block: Block, tier: Tier) -> BlockPlace:
+    """What is shown of a block that is in this tier."""
+    return BlockPlace(block.name, str(block.kind), block.layer, block.n_bytes, block.main_type.name, tier)

@@ -23,6 +23,7 @@ from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapsh
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.placement import place_of
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
@@ -265,7 +266,7 @@ class TieredWeights:
 
     def _place_of(self, block: Block) -> BlockPlace:
         tier = Tier.NVME if self.resident(block) is None else Tier.RAM
-        return BlockPlace(block.name, str(block.kind), block.layer, block.n_bytes, block.main_type.name, tier)
+        return place_of(block, tier)
 
     # -- moves
 

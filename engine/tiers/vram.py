@@ -23,11 +23,12 @@ import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.errors import CancelledError
-from engine.events import BlockPlace, GpuFacts, Tier, TierEvent, TierSnapshot
+from engine.events import GpuFacts, Tier, TierEvent, TierSnapshot
 from engine.machine import physical_cores
 from engine.tiers.blocks import Block, Piece
 from engine.tiers.budget import shown_bytes
 from engine.tiers.direct_io import DirectFiles
+from engine.tiers.placement import place_of
 from engine.tiers.streamer import StreamStats
 from kernels.cuda.device import Array, Device, Event
 from kernels.cuda.matrices import DeviceMatrix, repack
@@ -100,7 +101,7 @@ class VramWeights:
         self.blocks = tuple(blocks)
         self._left = [block.n_bytes for block in blocks]
         """Bytes of each block that are not there yet."""
-        self._shown = tuple(_place_of(block, Tier.NVME) for block in blocks)
+        self._shown = tuple(place_of(block, Tier.NVME) for block in blocks)
         self._vram_bytes = 0
         self._h2d_bytes = 0
         self._events: tuple[TierEvent, ...] = ()
@@ -161,7 +162,7 @@ class VramWeights:
             block = self.blocks[run.block]
             self._vram_bytes += block.n_bytes
             shown = list(self._shown)
-            shown[run.block] = _place_of(block, Tier.VRAM)
+            shown[run.block] = place_of(block, Tier.VRAM)
             self._shown = tuple(shown)
         return slot
 
@@ -290,7 +291,3 @@ def _runs(blocks: Sequence[Block]) -> Iterator[_Run]:
             rows = max(1, SLOT_BYTES // (piece.n_bytes // piece.n_rows))
             for first in range(0, piece.n_rows, rows):
                 yield _Run(block.index, piece, first, min(rows, piece.n_rows - first))
-
-
-def _place_of(block: Block, tier: Tier) -> BlockPlace:
-    return BlockPlace(block.name, str(block.kind), block.layer, block.n_bytes, block.main_type.name, tier)
