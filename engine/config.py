@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.tiers.budget import Budget
+from engine.tiers.wishes import PlaceRule
 
 
 class Precision(StrEnum):
@@ -29,6 +30,19 @@ class KVType(StrEnum):
     """8 bits and a scale for each 32: about half of float16, and a little less exact."""
 
 
+class ExecutorChoice(StrEnum):
+    """Who computes, in a decode step, the blocks that a GPU's memory does not hold."""
+
+    AUTO = "auto"
+    """Whatever the measured rates make fastest."""
+    STREAM = "stream"
+    """The GPU: every block is copied to it in every pass, as in NTransformer."""
+    CPU = "cpu"
+    """The processor."""
+    HYBRID = "hybrid"
+    """Both at once, shared out by the measured rates."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How a model is opened."""
@@ -36,13 +50,13 @@ class LoadOptions:
     path: Path
     """The GGUF file."""
     context: int | None = None
-    """KV cache length in tokens; None takes the smaller of the model's own and 4,096."""
+    """KV cache length in tokens; None takes the smaller of the model's own and 8,192."""
     threads: int | None = None
     """Threads of the CPU kernels; None takes the physical cores this process may use."""
     precision: Precision = Precision.FAST
     """Arithmetic of activations and KV."""
-    chunk: int = 512
-    """Prompt tokens per prefill step."""
+    chunk: int | None = None
+    """Prompt tokens per prefill step; None takes 512, or what the planner finds where blocks are streamed."""
     ram_budget: Budget | None = None
     """Memory for the whole model; None takes `engine.tiers.budget.DEFAULT`."""
     rates_file: Path | None = None
@@ -55,6 +69,15 @@ class LoadOptions:
     """On a GPU, in the fast precision."""
     cache_dir: Path | None = None
     """Where compiled CUDA kernels are kept between loads; None compiles them each time."""
+    gpu_layers: int | None = None
+    """With a GPU: so many layers, the first ones, are in its memory and no others; None lets the plan choose."""
+    place: tuple[PlaceRule, ...] = ()
+    """With a GPU: blocks that have a tier of the user's choosing; later rules win."""
+    executor: ExecutorChoice = ExecutorChoice.AUTO
+    prefetch: int | None = None
+    """Slots of the staging ring in a GPU's memory, 2 or more; None lets the plan choose."""
+    link_limit: float | None = None
+    """Bytes per second that copies to a GPU are slowed down to, to imitate another machine; None is full speed."""
 
 
 @dataclass(frozen=True, slots=True)

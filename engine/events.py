@@ -216,6 +216,17 @@ class Tier(StrEnum):
     """In the file, read for every pass."""
 
 
+class Executor(StrEnum):
+    """Who computes a weight block in a decode step, and from where."""
+
+    GPU = "gpu"
+    """The GPU, from its own memory."""
+    STREAM = "stream"
+    """The GPU, after a copy to its memory in every pass."""
+    CPU = "cpu"
+    """The processor, where the block lies."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
     """One weight block, for the map."""
@@ -229,6 +240,7 @@ class BlockPlace:
     quantisation: str
     """The quant type that holds most of its bytes."""
     tier: Tier
+    executor: Executor = Executor.CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +324,20 @@ class TierSnapshot:
     """Weights copied to the GPU so far."""
     h2d_rate: float | None = None
     """Bytes per second of copies to the GPU, as probed; None when nothing was measured."""
+    pass_copy_bytes: int = 0
+    """Copied to the GPU for every decode step."""
+    copy_s: float = 0.0
+    """Time during which blocks were being copied to the GPU."""
+    copy_stall_s: float = 0.0
+    """Time during which the GPU waited for copies."""
+    pass_stalls: tuple[tuple[int, float], ...] = ()
+    """Of the last pass: blocks that were waited for, by index, and for how long."""
+    vram_ring_bytes: int = 0
+    """GPU memory of the staging ring."""
+    predicted_prefill_tok_s: float | None = None
+    """Of a prompt of 512 tokens; None when nothing was measured."""
+    settled: bool = True
+    """Whether every block is where the plan wants it; False while a model loads or blocks move."""
     gpu: GpuFacts | None = None
     """None where the processor computes."""
 

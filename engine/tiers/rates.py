@@ -19,6 +19,24 @@ from kernels.quant_types import QuantType
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRates:
+    """What a GPU and the way to it give; bytes per second, all above 0."""
+
+    vram: float
+    """Bytes of weights that products of a decode step get through, launches included."""
+    h2d: float
+    """Copies of page-locked memory to the GPU, with nothing else running."""
+    h2d_beside_cpu: float
+    """The same while the processor multiplies."""
+    cpu_beside_h2d: float
+    """Share of its own rate, above 0 to 1, that the processor keeps while copies run."""
+    matrix_flops: float
+    """Multiplications and additions per second of products of 512 tokens, weights expanded first."""
+    crossing_s: float
+    """Seconds that it takes to hand one token's hidden states to the processor and back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rates:
     """What the planner goes by; bytes per second, all above 0."""
 
@@ -28,6 +46,10 @@ class Rates:
     """Product with one column, bytes of weights, by all threads."""
     disk: float | None
     """Direct reads of the model's disk; None where none was measured because nothing is read."""
+    cpu_flops: float | None = None
+    """Multiplications and additions per second of products of many tokens by all threads."""
+    link: LinkRates | None = None
+    """None without a GPU."""
 
     def product(self, quant_type: QuantType) -> float:
         """Bytes per second of a product; a type that was not measured counts as memory."""
