@@ -439,6 +439,17 @@ ACTIONS: Final[tuple[Action, ...]] = (
         group="Model",
     ),
     Action(
+        "vram",
+        "",
+        "",
+        "video memory",
+        "How much memory of the GPU the model may take, such as 20G or 80%",
+        "app.vram_budget",
+        slash="vram",
+        argument="size",
+        group="Model",
+    ),
+    Action(
         "help", "f1", "F1", "keys", "This list of keys", "app.help", _F, slash="help", rank=3, group="Program"
     ),
     Action(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from app.conversation import Conversation, TurnStatus
 from app.i18n import _
@@ -28,6 +28,7 @@ from engine import (
     Reply,
     Request,
     SamplingParams,
+    Tier,
 )
 
 PULL_S: Final = 0.125
@@ -36,6 +37,9 @@ IDLE_PULL_S: Final = 1.0
 """Seconds between two pulls otherwise."""
 SAVE_S: Final = 1.5
 """Seconds between two saves of a growing reply: what a crash may cost."""
+
+BudgetOf = Literal["ram_budget", "vram_budget"]
+"""Which memory a budget is for: the name of its field in options, settings and snapshots."""
 
 
 class ChatEngine(Protocol):
@@ -60,6 +64,12 @@ class ChatEngine(Protocol):
     def set_ram_budget(self, budget: Budget | None) -> None:
         """Change the memory for the model's weights between two passes."""
 
+    def set_vram_budget(self, budget: Budget | None) -> None:
+        """Change a GPU's memory for the model between two passes."""
+
+    def pin_block(self, index: int, tier: Tier | None) -> None:
+        """Keep a block in a tier, or leave it to the plan again; an event says what came of it."""
+
     def count_tokens(self, text: str) -> int | None:
         """Return how many tokens `text` is; None while no model is loaded."""
 
@@ -73,7 +83,7 @@ class Listener(Protocol):
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         """Show a new state of the engine."""
 
-    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
+    def budget_changed(self, model: ModelInfo, memory: BudgetOf, budget: Budget | None) -> None:
         """Remember a budget that was asked for, for it holds now."""
 
     def reply_grew(self, live: LiveReply) -> None:
@@ -98,8 +108,8 @@ class Bridge:
         """The model that is wanted, loaded or not."""
         self._idle = False
         """Whether it was let go because nobody spoke to it."""
-        self._budget: tuple[Budget | None] | None = None
-        """A budget that was asked for and that the engine does not have yet."""
+        self._budgets: dict[BudgetOf, Budget | None] = {}
+        """Budgets that were asked for and that the engine does not have yet."""
         self._used_at = time.monotonic()
         self._live: dict[int, LiveReply] = {}
 
@@ -119,7 +129,7 @@ class Bridge:
 
     def load(self, options: LoadOptions) -> None:
         """Load a model, now or once the engine is there."""
-        self._load, self._idle, self._budget = options, False, None
+        self._load, self._idle, self._budgets = options, False, {}
         self._used_at = time.monotonic()
         if self._engine is not None:
             self._engine.load(options)
@@ -132,23 +142,30 @@ class Bridge:
             self._engine.unload()
             self.pull()
 
-    def set_ram_budget(self, budget: Budget | None) -> bool:
-        """Change the memory for the weights; False where no model is wanted.
+    def set_budget(self, memory: BudgetOf, budget: Budget | None) -> bool:
+        """Change the memory for the model, of the machine or of its GPU; False where no model is wanted.
 
         The listener hears of it once the engine has it, and only then does it hold when the model is loaded
         again. A model that could not be loaded is tried with it.
         """
         if self._load is None:
             return False
-        wanted = replace(self._load, ram_budget=budget)
+        wanted = _with_budget(self._load, memory, budget)
         if self._engine is None or self._idle:
             self._load = wanted
         elif self.snapshot.state is EngineState.FAILED:
             self.load(wanted)
-        else:
+        elif memory == "ram_budget":
             self._engine.set_ram_budget(budget)
-        self._budget = (budget,)
+        else:
+            self._engine.set_vram_budget(budget)
+        self._budgets[memory] = budget
         return True
+
+    def pin_block(self, index: int, tier: Tier | None) -> None:
+        """Keep a block of the loaded model in a tier, or leave it to the plan again."""
+        if self._engine is not None and self.snapshot.tiers is not None:
+            self._engine.pin_block(index, tier)
 
     def count_tokens(self, text: str) -> int | None:
         """Return how many tokens `text` is; None while no model is loaded. May take a while."""
@@ -198,9 +215,10 @@ class Bridge:
     @property
     def active(self) -> bool:
         """Whether something is under way that `pull` should follow closely."""
-        state = self.snapshot.state
+        state, tiers = self.snapshot.state, self.snapshot.tiers
         loading = self._load is not None and not self._idle and self._ready_model(self.snapshot) is None
-        return self.busy or (loading and state not in (EngineState.FAILED, EngineState.CLOSED))
+        moves = tiers is not None and not tiers.settled
+        return self.busy or moves or (loading and state not in (EngineState.FAILED, EngineState.CLOSED))
 
     def stop(self, conversation: Conversation) -> bool:
         """Stop the reply in `conversation` and keep its text, else loading; False when there is neither."""
@@ -240,8 +258,8 @@ class Bridge:
             self.snapshot = snapshot
             self._listener.engine_changed(snapshot)
         model = self._ready_model(snapshot)
-        if self._budget is not None and model is not None and snapshot.ram_budget == self._budget[0]:
-            self._take_budget(model, *self._budget)
+        if model is not None:
+            self._take_budgets(model, snapshot)
         for live in list(self._live.values()):
             self._used_at = time.monotonic()
             if live.reply is not None:
@@ -252,11 +270,15 @@ class Bridge:
         if model is not None and self.unload_after_s:
             self._rest(self._engine)
 
-    def _take_budget(self, model: ModelInfo, budget: Budget | None) -> None:
-        self._budget = None
-        if self._load is not None:
-            self._load = replace(self._load, ram_budget=budget)
-        self._listener.budget_changed(model, budget)
+    def _take_budgets(self, model: ModelInfo, snapshot: EngineSnapshot) -> None:
+        """Note which budgets the engine has by now."""
+        in_effect = {"ram_budget": snapshot.ram_budget, "vram_budget": snapshot.vram_budget}
+        for memory, budget in list(self._budgets.items()):
+            if in_effect[memory] == budget:
+                del self._budgets[memory]
+                if self._load is not None:
+                    self._load = _with_budget(self._load, memory, budget)
+                self._listener.budget_changed(model, memory, budget)
 
     def _rest(self, engine: ChatEngine) -> None:
         """Let go of a model that nobody has spoken to for long enough."""
@@ -285,7 +307,7 @@ class Bridge:
         if snapshot.tiers is not None and snapshot.tiers.gpu is not None:
             live.turn.made_by["gpu"] = snapshot.tiers.gpu.name
             live.turn.made_by["vram_budget"] = snapshot.tiers.vram_budget_bytes
-        elif snapshot.tiers is not None:
+        if snapshot.tiers is not None and snapshot.tiers.budget_bytes:
             live.turn.made_by["ram_budget"] = snapshot.tiers.budget_bytes
         if live.told and live.told[0] is not turns[0]:
             live.turn.made_by["seen_from"] = live.told[0].id
@@ -318,3 +340,9 @@ class Bridge:
         live.turn.status, live.turn.note = status, sanitize_line(note)
         del self._live[live.conversation.id]
         self._store.finish(live.turn)
+
+
+def _with_budget(options: LoadOptions, memory: BudgetOf, budget: Budget | None) -> LoadOptions:
+    if memory == "ram_budget":
+        return replace(options, ram_budget=budget)
+    return replace(options, vram_budget=budget)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from textual.app import App
 
 from app.background import in_thread
+from app.bridge import BudgetOf
 from app.i18n import _
 from app.models.options import Chosen, load_options
 from app.new_conversation import lead
@@ -101,23 +102,37 @@ class DialogActions(App[int]):
 
     def action_budget(self, size: str = "") -> None:
         """Change how much memory the weights may take."""
+        self._budget("ram_budget", size)
+
+    def action_vram_budget(self, size: str = "") -> None:
+        """Change how much memory of the GPU the model may take."""
+        self._budget("vram_budget", size)
+
+    def _budget(self, memory: BudgetOf, size: str) -> None:
         if size:
             try:
-                self._use_budget(parse_budget(size))
+                self._use_budget(memory, parse_budget(size))
             except ValueError as error:
                 self.chat.hint(str(error))
             return
         from app.screens.budget import BudgetScreen
 
         if not self.in_dialog:
-            self.push_screen(
-                BudgetScreen(lambda: self.chat.bridge.snapshot, available_memory, self._use_budget)
+            screen = BudgetScreen(
+                lambda: self.chat.bridge.snapshot, available_memory, self._use_budget, memory
             )
+            self.push_screen(screen)
 
-    def _use_budget(self, budget: Budget | None) -> None:
-        if self.chosen.ram_budget is not None:  # what is said later holds
+    def _use_budget(self, memory: BudgetOf, budget: Budget | None) -> None:
+        tiers = self.chat.bridge.snapshot.tiers
+        if memory == "vram_budget" and tiers is not None and tiers.gpu is None:
+            self.chat.hint(_("the processor computes this model: F3 and then ^O choose the GPU"))
+            return
+        if memory == "ram_budget" and self.chosen.ram_budget is not None:  # what is said later holds
             self.chosen = replace(self.chosen, ram_budget=budget)
-        if not self.chat.bridge.set_ram_budget(budget):
+        elif memory == "vram_budget" and self.chosen.vram_budget is not None:
+            self.chosen = replace(self.chosen, vram_budget=budget)
+        if not self.chat.bridge.set_budget(memory, budget):
             self.chat.hint(_("no model is loaded"))
 
     def action_tiers(self) -> None:
@@ -136,7 +151,10 @@ class DialogActions(App[int]):
             if onward:
                 self._show_tiers("off")
 
-        self.push_screen(TiersScreen(lambda: self.chat.bridge.snapshot, self.chat.tier_watch), go_on)
+        bridge = self.chat.bridge
+        self.push_screen(
+            TiersScreen(lambda: bridge.snapshot, self.chat.tier_watch, pin=bridge.pin_block), go_on
+        )
 
     def _show_tiers(self, size: str) -> None:
         self.chat.change_settings(tiers=size)

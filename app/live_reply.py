@@ -96,7 +96,8 @@ def in_our_words(error: str) -> str:
         ("(-t)", _("(F12)")),
         ("(--ram-budget)", _("(/budget)")),
         ("--ram-budget", "/budget"),
-        ("(--vram-budget)", _("(F3, then ^O)")),
+        ("(--vram-budget)", "(/vram)"),
+        ("--vram-budget", "/vram"),
         ("(--kv-type q8_0)", _("(F3, then ^O)")),
         ("(--device cpu)", _("(F3, then ^O)")),
     ):

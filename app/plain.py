@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 from app import locations
 from app.attachments import read_attachments
-from app.bridge import Bridge, ChatEngine
+from app.bridge import Bridge, BudgetOf, ChatEngine
 from app.conversation import Turn
 from app.i18n import _, language_of_locale, use_language
 from app.live_reply import LiveReply
@@ -218,7 +218,7 @@ class PlainChat:
                 self.say(_("note: {text}").format(text=sanitize_line(plain_words(notice))))
         self._notices = set(snapshot.notices)
 
-    def budget_changed(self, _model: ModelInfo, _budget: Budget | None) -> None:
+    def budget_changed(self, _model: ModelInfo, _memory: BudgetOf, _budget: Budget | None) -> None:
         """Nothing: here a budget holds until the program ends."""
 
     def reply_grew(self, live: LiveReply) -> None:
@@ -275,7 +275,8 @@ def plain_words(text: str) -> str:
         ("(-t)", _("(`threads` in settings.toml)")),
         ("(--ram-budget)", "(/budget)"),
         ("--ram-budget", "/budget"),
-        ("(--vram-budget)", _("(`vram_budget` in settings.toml)")),
+        ("(--vram-budget)", "(/vram)"),
+        ("--vram-budget", "/vram"),
         ("(--kv-type q8_0)", _("(`kv_type` in settings.toml)")),
         ("(--device cpu)", _("(`device` in settings.toml)")),
     ):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from app.bridge import BudgetOf
 from app.conversation import Conversation, TurnStatus
 from app.i18n import _
 from app.models import resolve_model
@@ -41,7 +42,8 @@ class Commands:
             "set": self._set,
             "overflow": self._overflow,
             "model": self._model,
-            "budget": self._budget,
+            "budget": lambda text: self._budget("ram_budget", text),
+            "vram": lambda text: self._budget("vram_budget", text),
             "retry": self._retry,
             "history": self._history,
             "open": self._open,
@@ -87,6 +89,7 @@ class Commands:
             ("/overflow", _("when the context is full: drop the oldest turns, or stop")),
             ("/model [NAME]", _("load another model, or say which is loaded")),
             ("/budget [SIZE]", _("memory for the model, such as 8G or 50%; alone, the default")),
+            ("/vram [SIZE]", _("memory of the GPU for it, such as 20G or 80%; alone, the default")),
             ("/delete", _("delete this conversation")),
             ("/undo", _("bring back what was deleted")),
             ("/quit", _("quit; everything is saved")),
@@ -156,17 +159,20 @@ class Commands:
         else:
             self._chat.say(_("no model is loaded: /model NAME loads one, `tiercel models` lists them"))
 
-    def _budget(self, text: str) -> None:
+    def _budget(self, memory: BudgetOf, text: str) -> None:
         try:
             budget = parse_budget(text) if text else None
         except ValueError as error:
             self._chat.say(str(error))
             return
-        self._chat.chosen = replace(self._chat.chosen, ram_budget=budget)
-        bridge = self._chat.bridge
+        chosen, bridge = self._chat.chosen, self._chat.bridge
+        if memory == "ram_budget":
+            self._chat.chosen = replace(chosen, ram_budget=budget)
+        else:
+            self._chat.chosen = replace(chosen, vram_budget=budget)
         if bridge.wanted is not None and bridge.snapshot.state is EngineState.FAILED:
             self._chat.load(bridge.wanted)
-        elif bridge.set_ram_budget(budget):
+        elif bridge.set_budget(memory, budget):
             self._chat.say(_("the memory budget changes before the next token"))
         else:
             self._chat.say(_("no model is loaded"))

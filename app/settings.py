@@ -183,7 +183,7 @@ class Settings:
         metadata=_entry(
             _DEVICE,
             "device",
-            "What computes: cpu, cuda or cuda:1; automatic is a GPU that holds the model",
+            "What computes: cpu, cuda or cuda:1; automatic is the first GPU, if there is one",
             _MODEL,
         ),
     )

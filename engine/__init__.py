@@ -10,7 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
-from engine.config import KVType, LoadOptions, Message, Overflow, Precision, Request, SamplingParams
+from engine.config import (
+    ExecutorChoice,
+    KVType,
+    LoadOptions,
+    Message,
+    Overflow,
+    Precision,
+    Request,
+    SamplingParams,
+)
 from engine.engine import Engine
 from engine.errors import (
     BudgetError,
@@ -32,6 +41,7 @@ from engine.events import (
     BlockPlace,
     EngineSnapshot,
     EngineState,
+    Executor,
     FinishReason,
     GenerationStats,
     GpuFacts,
@@ -46,6 +56,7 @@ from engine.events import (
 from engine.machine import available_memory
 from engine.overflow import prompt_room
 from engine.tiers.budget import Budget, parse_budget
+from engine.tiers.wishes import PlaceRule, parse_place
 
 if TYPE_CHECKING:
     from engine.backends.gpus import GpuSearch, find_gpus
@@ -58,7 +69,9 @@ if TYPE_CHECKING:
     from engine.gguf import GGUFFile, LazyArray, TensorInfo, open_gguf
     from engine.inventory import computing_devices
     from engine.preview import ModelPreview, memory_for_model, preview_model
+    from engine.reporting import plan_report
     from engine.scoring import score_against_reference, score_text
+    from engine.tiers.advice import PlanReport
     from engine.tiers.probe import MachineRates, measure_machine
     from engine.tokenizer import Tokenizer, load_tokenizer
     from kernels.quant_types import QuantType
@@ -83,6 +96,8 @@ _ON_FIRST_USE = {
     "MachineRates": "engine.tiers.probe",
     "ModelPreview": "engine.preview",
     "memory_for_model": "engine.preview",
+    "PlanReport": "engine.tiers.advice",
+    "plan_report": "engine.reporting",
     "preview_model": "engine.preview",
     "Cell": "engine.benchmark",
     "KernelCell": "engine.benchmark_kernels",
@@ -121,6 +136,8 @@ __all__ = [
     "EngineError",
     "EngineSnapshot",
     "EngineState",
+    "Executor",
+    "ExecutorChoice",
     "FinishReason",
     "GGUFError",
     "GGUFFile",
@@ -142,6 +159,8 @@ __all__ = [
     "OpCell",
     "Overflow",
     "Perplexity",
+    "PlaceRule",
+    "PlanReport",
     "Precision",
     "QuantType",
     "ReferenceFileError",
@@ -174,6 +193,8 @@ __all__ = [
     "open_gguf",
     "open_template",
     "parse_budget",
+    "parse_place",
+    "plan_report",
     "preview_model",
     "prompt_room",
     "score_against_reference",

@@ -158,7 +158,8 @@ class _Writer:
         self._stats = replace(
             self._stats,
             nvme_read_bytes=now.read_bytes - before.read_bytes,
-            stall_s=now.stall_s - before.stall_s,
+            h2d_bytes=now.h2d_bytes - before.h2d_bytes,
+            stall_s=now.stall_s - before.stall_s + now.copy_stall_s - before.copy_stall_s,
         )
 
 

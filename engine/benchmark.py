@@ -101,12 +101,14 @@ class Cell:
     """weight_gb_s / read_gb_s."""
     predicted_decode_tok_s: float | None
     """What the plan promises from an empty context; None when nothing was measured for it."""
+    predicted_prefill_tok_s: float | None
+    """What it promises of a prompt of 512 tokens."""
     nvme_read_bytes: int
     """Read from disk for a decode step, on average."""
     h2d_bytes: int
     """Weights copied to a GPU for a decode step, on average."""
     stall_ms: float
-    """Of a decode step, waiting for the disk, on average."""
+    """Of a decode step, waiting for the disk and for copies to a GPU, on average."""
     disk_gb_s: float | None
     """Direct reads of the model's file, by turns with decoding; None when nothing is read from disk."""
     host_share: float | None
@@ -136,6 +138,7 @@ def measure_speed(
     context = max(n_prompt, max(depths) + n_decode)
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
     with gpu_failures_told(), closing(loaded):
+        loaded.settle(cancel)
         gpu = gpu_backend(loaded.backend)
         if loaded.backend.name != NumpyBackend.name:
             _check_products(loaded.weights, _judge(gpu, options.precision))
@@ -219,6 +222,7 @@ class _ModelBench:
             h2d_gb_s=_gb_s(ceilings.h2d),
             bandwidth_share=weight_gb_s / read_gb_s if weight_gb_s and read_gb_s else None,
             predicted_decode_tok_s=None if tiers is None else tiers.predicted_decode_tok_s,
+            predicted_prefill_tok_s=None if tiers is None else tiers.snapshot().predicted_prefill_tok_s,
             nvme_read_bytes=moved.read_bytes // n_steps,
             h2d_bytes=moved.h2d_bytes // n_steps,
             stall_ms=moved.stall_s * 1000 / n_steps,
@@ -277,7 +281,7 @@ class _ModelBench:
         if tiers is None:
             return _Moved()
         stats = tiers.stats
-        return _Moved(stats.read_bytes, tiers.snapshot().h2d_bytes, stats.stall_s)
+        return _Moved(stats.read_bytes, stats.h2d_bytes, stats.stall_s + stats.copy_stall_s)
 
     def _fill(self, depth: int) -> None:
         """Make the session hold the first `depth` ids."""

@@ -20,6 +20,9 @@ from engine.errors import CancelledError, DeviceError, KernelError
 from engine.events import GpuFacts
 from engine.gguf import open_gguf
 from engine.model_config import read_model_config
+from engine.requirements import main_type
+from engine.tiers.probe import GpuToProbe, probe_link
+from engine.tiers.rates import GpuMeasured
 from engine.weights import ModelWeights
 from kernels import errors as kernel_errors
 from kernels.quant_types import QuantType
@@ -73,6 +76,10 @@ class GpuRates:
     """Product with one column, bytes of weights as they lie there, by the name of the quant type."""
     searched: tuple[Searched, ...]
     """For the products of a model, where one was named."""
+    quant_type: str
+    """Of the weights that `placement` is about: what most of the model is, or Q4_K."""
+    placement: GpuMeasured | None
+    """What decides where weights go and who computes them; None where it could not be measured."""
     notices: tuple[str, ...] = ()
     """What a person should know."""
 
@@ -116,25 +123,31 @@ def gpu_failures_told() -> Iterator[None]:
 def measure_gpu(
     path: Path | None,
     device: str | None,
+    threads: int | None,
     cache_dir: Path | None,
+    rates_file: Path | None,
     *,
     on_progress: Callable[[str, float], None],
     cancel: CancelToken,
 ) -> GpuRates:
     """Measure a GPU ("cuda:1"; None is the first), and search for launch settings for the model `path`.
 
-    What is found is kept in `cache_dir`, where loading finds it. `on_progress` is called with what is being
-    done, in words, and how far it is, 0 to 1. Raises DeviceError, KernelError where a product is wrong,
+    What is found is kept in `cache_dir` and `rates_file`, where loading finds it. `threads` of the
+    processor work beside copies, by default one for each physical core. `on_progress` is called with what is
+    being done, in words, and how far it is, 0 to 1. Raises DeviceError, KernelError where a product is wrong,
     GGUFError for a file that is no model, CancelledError.
     """
-    shapes = _shapes(path) if path is not None else []  # what is no model is refused before anything else
+    # What is no model is refused before anything else.
+    shapes, quant_type = _products_of(path) if path is not None else ([], QuantType.Q4_K)
     gpu, facts = open_gpu(device, cache_dir)
     with gpu_failures_told(), closing(gpu):
         on_progress("measuring the GPU", 0.0)
         ceilings = gpu_ceilings(gpu)
         gemv = dict(_products(gpu, on_progress, cancel))
+        on_progress("measuring the link", 0.0)
+        placement, told = probe_link(GpuToProbe(facts, quant_type, gpu), threads, rates_file, cancel)
         searched, notices = _search(gpu, shapes, cache_dir, on_progress, cancel)
-    return GpuRates(facts, ceilings, gemv, searched, notices)
+    return GpuRates(facts, ceilings, gemv, searched, quant_type.name, placement, told + notices)
 
 
 def _products(
@@ -200,8 +213,11 @@ def _search(
     ), ()
 
 
-def _shapes(path: Path) -> list[Shape]:
-    """The products of a model on a GPU, each once. Raises the errors of a file that is no model of ours."""
+def _products_of(path: Path) -> tuple[list[Shape], QuantType]:
+    """The products of a model on a GPU, each once, and the type that holds most of its bytes.
+
+    Raises the errors of a file that is no model of ours.
+    """
     from engine.backends.cuda_weights import matrix_specs
     from kernels.cuda.search import Shape
 
@@ -213,6 +229,7 @@ def _shapes(path: Path) -> list[Shape]:
             if config.tied_head
             or spec.tensors != ("token_embd.weight",)  # which is looked up, not multiplied
         ]
+        quant_type = QuantType[main_type(gguf)]
     shapes = [
         Shape(
             spec.quant_type,
@@ -223,7 +240,7 @@ def _shapes(path: Path) -> list[Shape]:
         )
         for spec in specs
     ]
-    return list(dict.fromkeys(shapes))
+    return list(dict.fromkeys(shapes)), quant_type
 
 
 def _check(cancel: CancelToken) -> None:

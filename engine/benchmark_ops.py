@@ -71,11 +71,17 @@ def measure_ops(
     context = max(depths) + MOST_TOKENS
     loaded = load_model(replace(options, context=context), lambda stage, progress: None, cancel)
     with gpu_failures_told(), closing(loaded):
+        loaded.settle(cancel)
         gpu = gpu_backend(loaded.backend)
         if gpu is None:
             raise DeviceError(
                 f"{loaded.backend.name} computes this model, and only a GPU's operations are timed by "
                 "themselves: name a GPU with --device cuda, or leave out --ops"
+            )
+        if not gpu.tiers.whole:
+            raise DeviceError(
+                "only a model that is in the GPU's memory whole is timed by its operations: choose a smaller one, "
+                "give more memory (--vram-budget), or leave out --ops"
             )
         ids = np.random.default_rng(0).integers(0, loaded.info.vocab_size, context).tolist()
         cells: list[OpCell] = []

@@ -12,6 +12,9 @@ from pathlib import Path
 from engine.tiers.budget import Budget
 from engine.tiers.wishes import PlaceRule
 
+DEFAULT_CHUNK = 512
+"""Prompt tokens of one prefill step, where neither a person nor the planner has chosen."""
+
 
 class Precision(StrEnum):
     """How activations and the KV cache are held while the model runs."""
@@ -56,13 +59,14 @@ class LoadOptions:
     precision: Precision = Precision.FAST
     """Arithmetic of activations and KV."""
     chunk: int | None = None
-    """Prompt tokens per prefill step; None takes 512, or what the planner finds where blocks are streamed."""
+    """Prompt tokens per prefill step; None takes `DEFAULT_CHUNK`, or what the planner finds where blocks are
+    streamed to a GPU."""
     ram_budget: Budget | None = None
     """Memory for the whole model; None takes `engine.tiers.budget.DEFAULT`."""
     rates_file: Path | None = None
     """Where measured rates are kept between loads; None measures nothing, and nothing is predicted."""
     device: str | None = None
-    """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU if it holds the model, else the CPU."""
+    """What computes: "cpu", "cuda", "cuda:1"; None is the first GPU that can be used, else the CPU."""
     vram_budget: Budget | None = None
     """GPU memory for the whole model; None takes `cuda_plan.DEFAULT` of what is free."""
     kv_type: KVType = KVType.F16
@@ -70,14 +74,31 @@ class LoadOptions:
     cache_dir: Path | None = None
     """Where compiled CUDA kernels are kept between loads; None compiles them each time."""
     gpu_layers: int | None = None
-    """With a GPU: so many layers, the first ones, are in its memory and no others; None lets the plan choose."""
+    """With a GPU: so many layers, the first ones, are in its memory and no others; None lets the plan choose
+    them."""
     place: tuple[PlaceRule, ...] = ()
     """With a GPU: blocks that have a tier of the user's choosing; later rules win."""
     executor: ExecutorChoice = ExecutorChoice.AUTO
+    """With a GPU: who computes, in a decode step, what its memory does not hold."""
     prefetch: int | None = None
     """Slots of the staging ring in a GPU's memory, 2 or more; None lets the plan choose."""
     link_limit: float | None = None
-    """Bytes per second that copies to a GPU are slowed down to, to imitate another machine; None is full speed."""
+    """Bytes per second that copies to a GPU are slowed down to, to imitate another machine; None is full
+    speed."""
+
+    @property
+    def wishes_for_gpu(self) -> tuple[str, ...]:
+        """Options, as they are typed, that were given and change nothing where no GPU computes."""
+        given = {
+            "--vram-budget": self.vram_budget is not None,
+            "--kv-type": self.kv_type is not KVType.F16,
+            "--gpu-layers": self.gpu_layers is not None,
+            "--place": bool(self.place),
+            "--executor": self.executor is not ExecutorChoice.AUTO,
+            "--prefetch": self.prefetch is not None,
+            "--link-limit": self.link_limit is not None,
+        }
+        return tuple(name for name, is_given in given.items() if is_given)
 
 
 @dataclass(frozen=True, slots=True)

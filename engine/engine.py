@@ -15,13 +15,22 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic, perf_counter, process_time
 from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
 from engine.config import LoadOptions, Request
 from engine.errors import CancelledError, ContextError, EngineError
-from engine.events import EngineSnapshot, EngineState, FinishReason, GenerationStats, Reply, TierSnapshot
+from engine.events import (
+    EngineSnapshot,
+    EngineState,
+    FinishReason,
+    GenerationStats,
+    Reply,
+    Tier,
+    TierSnapshot,
+)
 from engine.machine import physical_cores
 from engine.tiers.budget import Budget
 
@@ -29,6 +38,8 @@ if TYPE_CHECKING:
     from engine.loading import LoadedModel
 
 CLOSE_TIMEOUT_S = 2.0
+_MOVE_S = 0.02
+"""How long a command may have to wait for weights on their way to be taken in."""
 _NOTHING_LOADED = EngineError("no model is loaded: load one first")
 
 
@@ -50,10 +61,13 @@ class _Ask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Budget:
-    """What `set_ram_budget` asked for; compared by identity."""
+class _Change:
+    """Something that is to be different about a loaded model; compared by identity."""
 
-    budget: Budget | None
+    what: str
+    """A later change of the same takes its place."""
+    make: Callable[[LoadedModel, Callable[[], bool]], bool]
+    """As in `budgeting`: False when the second argument ended it early."""
 
 
 class Engine:
@@ -65,8 +79,10 @@ class Engine:
         self._condition = threading.Condition()
         self._snapshot = EngineSnapshot()
         self._current: _Load | _Unload | _Ask | None = None
-        self._wanted: _Budget | None = None
-        """A memory budget for the model that is loaded, or is being loaded."""
+        self._wanted: dict[str, _Change] = {}
+        """For the model that is loaded, or is being loaded, by what they change."""
+        self._moving = False
+        """Whether weights are on their way that somebody has to take in."""
         self._closing = False
         self._loaded: LoadedModel | None = None
         self._loaded_at = 0.0
@@ -84,7 +100,7 @@ class Engine:
     def load(self, options: LoadOptions) -> None:
         """Load a model in place of the present one, after what was asked before; see the snapshot."""
         with self._condition:
-            self._wanted = None  # it was for another model
+            self._wanted.clear()  # it was for another model
             self._put(_Load(options, CancelToken()))
 
     def stop_loading(self) -> None:
@@ -112,9 +128,23 @@ class Engine:
         `budget` then. Blocks that come into memory are read first. What cannot be done changes nothing and is
         told in the snapshot's notices and events. Without a model there is nothing to change.
         """
+        self._want("ram budget", partial(_change_ram_budget, budget))
+
+    def set_vram_budget(self, budget: Budget | None) -> None:
+        """Give the model more or less of its GPU's memory, as `set_ram_budget`; blocks move meanwhile."""
+        self._want("vram budget", partial(_change_vram_budget, budget))
+
+    def pin_block(self, index: int, tier: Tier | None) -> None:
+        """Let a block (an index in the snapshot's) stay in a tier, None to let the plan choose again.
+
+        Holds like a budget; without a GPU it changes nothing, which is told.
+        """
+        self._want(f"block {index}", partial(_pin_block, index, tier))
+
+    def _want(self, what: str, make: Callable[[LoadedModel, Callable[[], bool]], bool]) -> None:
         with self._condition:
             if self._loaded is not None or self._changes_model():
-                self._wanted = _Budget(budget)
+                self._wanted[what] = _Change(what, make)
                 self._condition.notify_all()
 
     def count_tokens(self, text: str) -> int | None:
@@ -163,29 +193,41 @@ class Engine:
     def _run(self) -> None:
         self._publish(cores=physical_cores())
         while (command := self._next_command()) is not None:
-            if isinstance(command, _Load):
-                self._load(command)
-            elif isinstance(command, _Unload):
-                self._let_go()
-                self._publish(state=EngineState.EMPTY, error="")
-            else:
-                self._answer(command)
+            try:
+                self._do(command)
+            except Exception as error:  # noqa: BLE001  whoever waits for the thread would wait for ever
+                self._publish(state=EngineState.FAILED, error=str(_told(error)), load_stage="")
             self._current = None
         self._let_go()
         self._publish(state=EngineState.CLOSED)
 
+    def _do(self, command: _Load | _Unload | _Ask) -> None:
+        if isinstance(command, _Load):
+            self._load(command)
+        elif isinstance(command, _Unload):
+            self._let_go()
+            self._publish(state=EngineState.EMPTY, error="")
+        else:
+            self._answer(command)
+
     def _next_command(self) -> _Load | _Unload | _Ask | None:
-        """Wait for the next command, changing the memory budget meanwhile; None after `close`.
+        """Wait for the next command, moving weights meanwhile; None after `close`.
 
         Then only replies are taken, to be ended.
         """
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._commands or self._closing or self._due_budget())
-                wanted = self._due_budget()
-                if self._closing or wanted is None:
+                due = self._condition.wait_for(
+                    lambda: self._commands or self._closing or self._due_change(),
+                    timeout=0 if self._moving else None,
+                )
+                wanted = self._due_change()
+                if due and (self._closing or wanted is None):
                     return self._take_command()
-            self._change_budget(wanted, lambda: False)
+            if wanted is not None:
+                self._change(wanted, lambda: False)
+            else:
+                self._move()
 
     def _take_command(self) -> _Load | _Unload | _Ask | None:
         while self._closing and self._commands:
@@ -200,31 +242,45 @@ class Engine:
         with self._condition:
             return any(isinstance(command, _Load | _Unload) for command in (*self._commands, self._current))
 
-    def _due_budget(self) -> _Budget | None:
-        """The memory budget that the model, which stays, is to have instead of its present one."""
+    def _due_change(self) -> _Change | None:
+        """What is to be changed about the model, which stays."""
         with self._condition:
-            return None if self._loaded is None or self._changes_model() else self._wanted
+            if self._loaded is None or self._changes_model():
+                return None
+            return next(iter(self._wanted.values()), None)
 
-    def _change_budget(self, wanted: _Budget, cancelled: Callable[[], bool]) -> None:
-        """Change it, between two passes; what was stopped is tried again, unless another model is to come."""
+    def _change(self, wanted: _Change, cancelled: Callable[[], bool]) -> None:
+        """Make it, between two passes; what was stopped is tried again, unless another model is to come."""
         loaded = self._loaded
-        assert loaded is not None, "see `_due_budget`"
+        assert loaded is not None, "see `_due_change`"
 
         def stopped() -> bool:
-            newer = self._wanted is not wanted or self._changes_model()
+            newer = self._wanted.get(wanted.what) is not wanted or self._changes_model()
             return newer or self._closing or cancelled()
 
         try:
-            from engine.budgeting import change_budget
-
-            done = change_budget(loaded, wanted.budget, stopped)
+            done = wanted.make(loaded, stopped)
         except Exception as error:  # noqa: BLE001  the thread must outlive this, too
             done, loaded.budget_notices = True, (str(_told(error)),)
         if done:
             with self._condition:
-                if self._wanted is wanted:
-                    self._wanted = None
-            self._publish(ram_budget=loaded.options.ram_budget, notices=loaded.notices)
+                if self._wanted.get(wanted.what) is wanted:
+                    del self._wanted[wanted.what]
+        self._moving = True
+        options = loaded.options
+        self._publish(ram_budget=options.ram_budget, vram_budget=options.vram_budget, notices=loaded.notices)
+
+    def _move(self) -> None:
+        """Take in weights that are on their way, for a moment."""
+        loaded = self._loaded
+        tiers = None if loaded is None else loaded.backend.tiers
+        try:
+            self._moving = tiers is not None and tiers.pump(_MOVE_S)
+        except Exception as error:  # noqa: BLE001  the next reply tells, if it is still so
+            self._moving = False
+            self._publish(notices=(str(_told(error)),))
+        if loaded is not None and not self._moving:
+            self._publish(load_progress=1.0, notices=loaded.notices)
 
     def _load(self, command: _Load) -> None:
         self._let_go()
@@ -237,7 +293,7 @@ class Engine:
                 loaded.close()
                 raise CancelledError("loading was stopped")
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a file provokes
-            self._wanted = None
+            self._wanted.clear()
             stopped = isinstance(error, CancelledError)
             self._error = _NOTHING_LOADED if stopped else _told(error)
             self._publish(
@@ -249,12 +305,12 @@ class Engine:
             )
             return
         self._loaded, self._loaded_at = loaded, perf_counter()
-        backend = loaded.backend
+        backend, tiers, self._moving = loaded.backend, loaded.backend.tiers, True
         self._publish(
             state=EngineState.READY,
             model=loaded.info,
             load_stage="",
-            load_progress=1.0,
+            load_progress=1.0 if tiers is None else tiers.arrived_share,
             backend=backend.name,
             backend_reason=backend.reason,
             threads=backend.threads,
@@ -267,7 +323,11 @@ class Engine:
         self._publish(load_stage=stage, load_progress=progress)
 
     def _show_tiers(self, tiers: TierSnapshot) -> None:
-        self._publish(tiers=tiers)
+        placed = None if self._loaded is None else self._loaded.backend.tiers
+        if placed is None:
+            self._publish(tiers=tiers)
+        else:
+            self._publish(tiers=tiers, load_progress=placed.arrived_share)
 
     def _answer(self, command: _Ask) -> None:
         reply = command.reply
@@ -279,9 +339,9 @@ class Engine:
         self._publish(state=EngineState.GENERATING)
 
         def between_passes() -> None:
-            wanted = self._due_budget()
+            wanted = self._due_change()
             if wanted is not None:
-                self._change_budget(wanted, lambda: reply.cancel_token.cancelled)
+                self._change(wanted, lambda: reply.cancel_token.cancelled)
             self._show_pass(loaded, reply)
 
         try:
@@ -304,6 +364,7 @@ class Engine:
         if self._loaded is not None:
             self._loaded.close()
             self._loaded = None
+        self._moving = False
         self._error = _NOTHING_LOADED
         self._publish(
             model=None,
@@ -317,6 +378,24 @@ class Engine:
             decode_tok_s=0.0,
             notices=(),
         )
+
+
+def _change_ram_budget(budget: Budget | None, loaded: LoadedModel, stopped: Callable[[], bool]) -> bool:
+    from engine.budgeting import change_ram_budget
+
+    return change_ram_budget(loaded, budget, stopped)
+
+
+def _change_vram_budget(budget: Budget | None, loaded: LoadedModel, stopped: Callable[[], bool]) -> bool:
+    from engine.budgeting import change_vram_budget
+
+    return change_vram_budget(loaded, budget)
+
+
+def _pin_block(index: int, tier: Tier | None, loaded: LoadedModel, stopped: Callable[[], bool]) -> bool:
+    from engine.budgeting import pin_block
+
+    return pin_block(loaded, index, tier)
 
 
 def _told(error: Exception) -> EngineError:

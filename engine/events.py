@@ -62,7 +62,7 @@ class GenerationStats:
     nvme_read_bytes: int = 0
     """Bytes of weights read from disk."""
     stall_s: float = 0.0
-    """Time during which computing waited for the disk."""
+    """Time during which computing waited for the disk, or for copies to a GPU."""
     h2d_bytes: int = 0
     """Bytes of weights copied to a GPU."""
     dropped_messages: int = 0

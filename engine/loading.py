@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from engine.backends.base import AnyBackend
 from engine.backends.select import open_backend
+from engine.backends.to_open import ToOpen
 from engine.backends.watcher import LoadWatcher
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
@@ -29,7 +30,7 @@ from engine.tiers.blocks import weight_blocks
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
-_CANCEL_POLL_S = 0.05
+_CANCEL_POLL_S = _SETTLE_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
 """Called with what loading is doing, in words, and how far it is, 0 to 1."""
@@ -49,7 +50,7 @@ class LoadedModel:
     """None for a base model."""
     session: Session
     options: LoadOptions
-    """As asked for, threads and chunk as chosen; `budget` changes its memory budget."""
+    """As asked for, threads as chosen; `budgeting` changes its memory budgets."""
     lasting_notices: tuple[str, ...]
     """What a person should know for as long as the model is loaded."""
     budget_notices: tuple[str, ...]
@@ -64,12 +65,19 @@ class LoadedModel:
     @property
     def chunk(self) -> int:
         """Prompt tokens of one pass."""
-        return self.options.chunk
+        return self.backend.chunk
 
     @property
     def backend(self) -> AnyBackend:
         """What computes it."""
         return self.model.backend
+
+    def settle(self, cancel: CancelToken) -> None:
+        """Wait until all weights are where they are to stay, as who measures does. Raises CancelledError."""
+        tiers = self.backend.tiers
+        while tiers is not None and tiers.pump(_SETTLE_POLL_S):
+            if cancel.cancelled:
+                raise CancelledError("loading was stopped")
 
     def close(self) -> None:
         """Stop the backend's threads; weights and cache go with the last reference."""
@@ -88,20 +96,14 @@ def load_model(
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
     max_context, notices = choose_context(config, options)
-    options = replace(
-        options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
-    )
+    options = replace(options, threads=options.threads or physical_cores())
     blocks = weight_blocks(gguf, config)
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
     try:
         backend, backend_notices, budget_notices = open_backend(
-            weights,
-            blocks,
-            config,
-            options,
-            max_context,
+            ToOpen(weights, blocks, config, options, max_context),
             lambda: room_for_weights(blocks, config, options, max_context, available_memory()),
             LoadWatcher(on_progress, on_tiers, cancel),
         )

@@ -6,26 +6,20 @@ the way is a line of text and never an exception, so that a list can show every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.backends.gpus import CPU, choose_gpu
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
-from engine.errors import BudgetError, DeviceError, EngineError
+from engine.errors import EngineError
+from engine.forecast import Forecast, Memory, forecast
 from engine.gguf import GGUFFile, open_gguf
 from engine.gguf.cursor import printable
-from engine.machine import available_memory, physical_cores
-from engine.model_config import ModelConfig, read_model_config
-from engine.requirements import choose_context, main_type, n_parameters, room_for_weights
-from engine.tiers.blocks import Block, slot_bytes_for, weight_blocks
+from engine.machine import available_memory
+from engine.requirements import main_type, n_parameters
 from engine.tiers.budget import DEFAULT, Budget
-from engine.tiers.planner import plan
-from engine.tiers.rates import Rates
-from engine.weights import ModelWeights
 
 _TEMPLATE_KEY = "tokenizer.chat_template"
 _MOST_TOKENS = 1 << 20
@@ -54,11 +48,11 @@ class ModelPreview:
     has_template: bool = False
     """False is a base model, which continues plain text."""
     ram_bytes: int = 0
-    """Memory it would take, everything counted."""
+    """Memory it would take, everything counted; 0 where a GPU holds all of it."""
     pass_read_bytes: int = 0
-    """Bytes of weights that would be read from disk for every token; 0 where all fit the memory."""
+    """Bytes of weights that would be read from disk for every token; 0 where all fit memory and GPU."""
     kv_bytes: int = 0
-    """The cache's part of `ram_bytes` or `vram_bytes`."""
+    """The cache's part of `ram_bytes` and `vram_bytes`."""
     predicted_decode_tok_s: float | None = None
     """Tokens per second from an empty context; None until this machine has been measured."""
     limited_by: str = ""
@@ -88,7 +82,8 @@ def preview_model(
     try:
         with open_gguf(path) as gguf:
             preview = _describe(gguf, preview)
-            return _plan(gguf, preview, options, available_memory() + freed_bytes, freed_vram_bytes)
+            memory = Memory(available_memory() + freed_bytes, freed_vram_bytes)
+            return _with_plan(preview, forecast(gguf, options, memory, CancelToken(), measure=False))
     except EngineError as error:
         return replace(preview, problem=_without_path(str(error), path))
 
@@ -140,89 +135,19 @@ def _has_template(gguf: GGUFFile) -> bool:
     return False
 
 
-def _plan(
-    gguf: GGUFFile,
-    preview: ModelPreview,
-    options: LoadOptions,
-    available: int,
-    freed_vram_bytes: int,
-) -> ModelPreview:
-    """What loader and planner would do with so much memory. Raises EngineError for what they refuse."""
-    config = read_model_config(gguf)
-    weights = ModelWeights(gguf, config)
-    max_context, _ = choose_context(config, options)
-    options = replace(
-        options, chunk=min(options.chunk, max_context), threads=options.threads or physical_cores()
-    )
-    preview = replace(preview, max_context=max_context, training_context=config.training_context)
-    if options.device != CPU:
-        on_gpu = _plan_on_gpu(weights, config, preview, options, freed_vram_bytes)
-        if on_gpu is not None:
-            return on_gpu
-    blocks = weight_blocks(weights.gguf, config)
-    room = room_for_weights(blocks, config, options, max_context, available)
-    streams = sum(map(slot_bytes_for, blocks)) > room.weights
-    placed = plan(blocks, room.weights, _known_rates(gguf, blocks, options, streams))
-    seconds = placed.predicted_decode_s
+def _with_plan(preview: ModelPreview, planned: Forecast) -> ModelPreview:
+    """What loader and planner would do."""
+    gpu = planned.gpu
+    seconds = planned.host.predicted_decode_s if gpu is None else gpu.plan.predicted_decode_s
     return replace(
         preview,
-        ram_bytes=placed.ram_bytes + room.kv + room.scratch,
-        pass_read_bytes=placed.read_bytes,
-        kv_bytes=room.kv,
+        training_context=planned.config.training_context,
+        max_context=planned.max_context,
+        ram_bytes=planned.ram_bytes,
+        pass_read_bytes=planned.host.read_bytes,
+        kv_bytes=planned.kv_bytes,
         predicted_decode_tok_s=None if seconds is None else 1 / seconds,
-        limited_by=placed.limited_by,
+        limited_by=planned.host.limited_by if gpu is None else gpu.plan.limited_by,
+        vram_bytes=0 if gpu is None else gpu.plan.vram_bytes,
+        device="" if gpu is None else gpu.facts.name,
     )
-
-
-def _plan_on_gpu(
-    weights: ModelWeights,
-    config: ModelConfig,
-    preview: ModelPreview,
-    options: LoadOptions,
-    freed_vram_bytes: int,
-) -> ModelPreview | None:
-    """What the model would take on a GPU; None where the CPU would compute.
-
-    Raises DeviceError and BudgetError where a GPU was asked for.
-    """
-    try:
-        facts = choose_gpu(options.device)
-        from engine.backends.cuda_model import Wanted  # the launchers of kernels, of no use without a GPU
-        from engine.backends.cuda_plan import plan_model, settings_for
-
-        wanted = Wanted(weights, config, options, preview.max_context)
-        free = facts.free_bytes + freed_vram_bytes
-        plan = plan_model(facts, wanted, settings_for(facts, options), free)
-    except (DeviceError, BudgetError):
-        if options.device is not None:
-            raise
-        return None
-    except ValueError as error:
-        if options.device is not None:
-            raise DeviceError(f"the GPU kernels do not take this model: {error}") from error
-        return None
-    return replace(preview, vram_bytes=plan.n_bytes, kv_bytes=plan.kv, device=facts.name)
-
-
-def _known_rates(
-    gguf: GGUFFile, blocks: Sequence[Block], options: LoadOptions, streams: bool
-) -> Rates | None:
-    """What was measured on this machine before, None where something that matters was not."""
-    if options.rates_file is None or options.threads is None:
-        return None
-    try:
-        from engine.tiers.probe import model_rates
-    except ImportError:  # the C kernels were not built
-        return None
-    try:
-        rates, _ = model_rates(
-            gguf.part_paths[0] if streams else None,
-            {piece.quant_type for block in blocks for piece in block.pieces},
-            options.threads,
-            options.rates_file,
-            measure=False,
-            cancel=CancelToken(),
-        )
-    except (ImportError, OSError):  # the kernels again, or a file that was removed meanwhile
-        return None
-    return rates

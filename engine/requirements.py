@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from engine.config import LoadOptions
+from engine.config import DEFAULT_CHUNK, LoadOptions
 from engine.errors import BudgetError, ContextError
 from engine.gguf import GGUFFile, TensorInfo
 from engine.kv_cache import kv_bytes
@@ -19,8 +19,10 @@ from engine.tiers.blocks import Block, slot_bytes_for
 from engine.tiers.budget import DEFAULT, shown_bytes
 from engine.tiers.planner import least_memory
 from engine.weights import IGNORED
+from kernels.quant_types import QuantType
 
-DEFAULT_CONTEXT = 4096
+DEFAULT_CONTEXT = 8192
+"""Tokens; the smaller of this and the model's own where nothing was chosen."""
 _FIXED_BYTES = 16 << 20
 """Threads' own memory, RoPE tables and the like, rounded up."""
 _TOKENIZER_BYTES = 1 << 10
@@ -61,14 +63,8 @@ def room_for_weights(
 
     Refuses what does not fit, before anything is allocated: ContextError, BudgetError.
     """
-    budget = (options.ram_budget or DEFAULT).resolve(available)
-    notices: tuple[str, ...] = ()
-    if budget > available:
-        notices = (
-            f"the memory budget of {shown_bytes(budget)} is more than the {shown_bytes(available)} that are "
-            "available: the rest of the system will be pushed out of memory",
-        )
-    scratch = scratch_bytes(config, options.chunk)
+    budget, notices = _granted(options, available)
+    scratch = scratch_bytes(config, min(options.chunk or DEFAULT_CHUNK, max_context))
     needed = kv_bytes(config, max_context, options.precision)
     room = budget - scratch - needed
     # Where all weights fit, the least that works is of no interest, and finding it weighs 257 placements.
@@ -83,6 +79,37 @@ def room_for_weights(
             f"budget is {shown_bytes(budget)}: {shorter}give at least {enough}M (--ram-budget)"
         )
     return Room(room, scratch, needed, notices)
+
+
+def room_for_gpu_host(
+    config: ModelConfig,
+    options: LoadOptions,
+    max_context: int,
+    available: int,
+    *,
+    n_cpu_layers: int = 0,
+    n_rows: int | None = None,
+) -> Room:
+    """Divide what the budget grants beside a GPU; nothing is left for weights where that is too little.
+
+    The cache has only the layers whose KV is in memory. `n_rows`: tokens that the processor computes in one
+    pass at most; None counts a whole chunk.
+    """
+    budget, notices = _granted(options, available)
+    scratch = scratch_bytes(config, min(n_rows or options.chunk or DEFAULT_CHUNK, max_context))
+    kv = kv_bytes(config, max_context, options.precision) // config.n_layers * n_cpu_layers
+    return Room(max(0, budget - scratch - kv), scratch, kv, notices)
+
+
+def _granted(options: LoadOptions, available: int) -> tuple[int, tuple[str, ...]]:
+    """Bytes of the memory budget, and a notice where that is more than there is."""
+    budget = (options.ram_budget or DEFAULT).resolve(available)
+    if budget <= available:
+        return budget, ()
+    return budget, (
+        f"the memory budget of {shown_bytes(budget)} is more than the {shown_bytes(available)} that are "
+        "available: the rest of the system will be pushed out of memory",
+    )
 
 
 def scratch_bytes(config: ModelConfig, chunk: int) -> int:
@@ -100,6 +127,15 @@ def main_type(gguf: GGUFFile) -> str:
     for tensor in _of_the_model(gguf):
         sizes[tensor.type_name] += tensor.n_bytes
     return sizes.most_common(1)[0][0] if sizes else ""
+
+
+def main_weight_type(blocks: Sequence[Block]) -> QuantType:
+    """The quant type that most bytes of these blocks have."""
+    sizes: Counter[QuantType] = Counter()
+    for block in blocks:
+        for piece in block.pieces:
+            sizes[piece.quant_type] += piece.n_bytes
+    return sizes.most_common(1)[0][0]
 
 
 def n_parameters(gguf: GGUFFile) -> int:

@@ -25,7 +25,9 @@ from engine import (
     Reply,
     ReplyStatus,
     Request,
+    Tier,
     TierEvent,
+    TierEventKind,
     TierSnapshot,
 )
 
@@ -60,6 +62,10 @@ class Script:
     threads: int = 2
     refuse_budget: str = ""
     """Why no other budget is taken; empty takes every one."""
+    refuse_pin: str = ""
+    """Why no block goes elsewhere; empty moves every one at once."""
+    load_progress: float = 1.0
+    """How far a model is loaded when it is ready; less than 1 goes with tiers that have not settled."""
 
 
 class FakeEngine:
@@ -71,6 +77,8 @@ class FakeEngine:
         self.requests: list[Request] = []
         self.loaded: list[Path] = []
         self.budgets: list[Budget | None] = []
+        self.vram_budgets: list[Budget | None] = []
+        self.pins: list[tuple[int, Tier | None]] = []
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._loads: set[CancelToken] = set()
@@ -96,7 +104,9 @@ class FakeEngine:
 
     def unload(self) -> None:
         self._commands.put(
-            lambda: self._set(state=EngineState.EMPTY, model=None, tiers=None, ram_budget=None)
+            lambda: self._set(
+                state=EngineState.EMPTY, model=None, tiers=None, ram_budget=None, vram_budget=None
+            )
         )
 
     def set_ram_budget(self, budget: Budget | None) -> None:
@@ -113,6 +123,29 @@ class FakeEngine:
             self._set(**done, tiers=replace(before.tiers, budget_bytes=budget_bytes, events=events))
         else:
             self._set(**done)
+
+    def set_vram_budget(self, budget: Budget | None) -> None:
+        self.vram_budgets.append(budget)
+        tiers = self.snapshot.tiers
+        if tiers is None or tiers.gpu is None:
+            return
+        if text := self.script.refuse_budget:
+            self._set(tiers=_told(tiers, text, TierEventKind.WARNING))
+            return
+        n_bytes = (budget or Budget(20 << 30)).resolve(20 << 30)
+        told = _told(tiers, f"the budget of the GPU is {n_bytes}")
+        self._set(vram_budget=budget, tiers=replace(told, vram_budget_bytes=n_bytes))
+
+    def pin_block(self, index: int, tier: Tier | None) -> None:
+        self.pins.append((index, tier))
+        tiers = self.snapshot.tiers
+        assert tiers is not None, "a model is loaded"
+        if text := self.script.refuse_pin:
+            self._set(tiers=_told(tiers, text, TierEventKind.WARNING))
+            return
+        blocks = list(tiers.blocks)
+        blocks[index] = replace(blocks[index], tier=tier or blocks[index].tier)
+        self._set(tiers=replace(_told(tiers, f"{blocks[index].name} as asked"), blocks=tuple(blocks)))
 
     def count_tokens(self, text: str) -> int | None:
         return None if self.snapshot.model is None else len(text) // 4 + 1
@@ -148,7 +181,7 @@ class FakeEngine:
         self._set(
             state=EngineState.READY,
             load_stage="",
-            load_progress=1.0,
+            load_progress=self.script.load_progress,
             model=self._model(options.path),
             backend=self.script.backend,
             backend_reason=self.script.reason,
@@ -156,6 +189,7 @@ class FakeEngine:
             notices=self.script.notices,
             tiers=self.script.tiers,
             ram_budget=options.ram_budget,
+            vram_budget=options.vram_budget,
             error="",
         )
 
@@ -209,3 +243,7 @@ class FakeEngine:
             self._set(context_used=prompt_tokens + count, decode_tok_s=stats.decode_tok_s)
         self._set(state=EngineState.READY)
         reply.finish(reason, stats, error)
+
+
+def _told(tiers: TierSnapshot, text: str, kind: TierEventKind = TierEventKind.MOVE) -> TierSnapshot:
+    return replace(tiers, events=(*tiers.events, TierEvent(0.0, text, kind)))

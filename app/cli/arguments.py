@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TypeVar
 
@@ -11,7 +12,16 @@ from app import locations
 from app.devices import for_engine, parse_device
 from app.models import resolve_model
 from app.models.options import Chosen
-from engine import Budget, KVType, LoadOptions, Precision, parse_budget
+from engine import (
+    Budget,
+    ExecutorChoice,
+    KVType,
+    LoadOptions,
+    PlaceRule,
+    Precision,
+    parse_budget,
+    parse_place,
+)
 
 _Named = TypeVar("_Named", bound=StrEnum)
 
@@ -44,8 +54,8 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         metavar="DEVICE",
-        help="what computes: auto (default) is the first GPU if it holds the model, else the "
-        "processor; cpu, cuda or cuda:N insist",
+        help="what computes: auto (default) is the first GPU, with the processor for what it does not hold, "
+        "or the processor alone; cpu, cuda or cuda:N insist",
     )
     parser.add_argument(
         "--ram-budget",
@@ -67,6 +77,53 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(KVType),
         help="keys and values on a GPU: f16 (default), or q8_0, which takes about half the room",
     )
+    _add_placement_arguments(parser)
+
+
+def _add_placement_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where weights lie and who computes them beside a GPU, for who knows better than the plan."""
+    parser.add_argument(
+        "--gpu-layers",
+        type=natural_int,
+        metavar="N",
+        help="keep the first N layers in video memory and no others (default: what the plan finds best)",
+    )
+    parser.add_argument(
+        "--place",
+        type=place,
+        metavar="RULES",
+        help="where blocks lie, such as 'blk.0-9.attn=vram,blk.70-79=nvme,blk.3.ffn=ram,head=ram'; later "
+        "rules win, and the plan chooses the rest",
+    )
+    executors = parser.add_mutually_exclusive_group()
+    executors.add_argument(
+        "--executor",
+        type=one_of(ExecutorChoice),
+        choices=list(ExecutorChoice),
+        help="who computes, for each token, the weights beyond video memory: auto (default) is whatever was "
+        "measured as fastest, stream the GPU after copying them, cpu the processor, hybrid both at once",
+    )
+    executors.add_argument(
+        "--streaming",
+        dest="executor",
+        action="store_const",
+        const=ExecutorChoice.STREAM,
+        help="the same as --executor stream",
+    )
+    parser.add_argument(
+        "--prefetch",
+        type=slots,
+        metavar="N",
+        help="slots in video memory through which blocks are copied ahead of their use, at least 2 (default: "
+        "what the plan finds best)",
+    )
+    parser.add_argument(
+        "--link-limit",
+        type=link_rate,
+        metavar="RATE",
+        help="slow copies to the GPU down to so many bytes per second, such as 6.5G: for experiments, it "
+        "imitates a machine with a slower link",
+    )
 
 
 def chosen(args: argparse.Namespace) -> Chosen:
@@ -76,10 +133,17 @@ def chosen(args: argparse.Namespace) -> Chosen:
         ram_budget=args.ram_budget,
         vram_budget=args.vram_budget,
         kv_type=args.kv_type,
+        gpu_layers=args.gpu_layers,
+        place=args.place or (),
+        executor=args.executor or ExecutorChoice.AUTO,
+        prefetch=args.prefetch,
+        link_limit=args.link_limit,
     )
 
 
-def load_options(args: argparse.Namespace, *, context: int | None = None, chunk: int = 512) -> LoadOptions:
+def load_options(
+    args: argparse.Namespace, *, context: int | None = None, chunk: int | None = None
+) -> LoadOptions:
     """What `add_model_arguments` declared, as the engine takes it; raises ModelNotFoundError."""
     return LoadOptions(
         path=resolve_model(args.model),
@@ -93,6 +157,11 @@ def load_options(args: argparse.Namespace, *, context: int | None = None, chunk:
         vram_budget=args.vram_budget,
         kv_type=args.kv_type or KVType.F16,
         cache_dir=locations.cache_dir(),
+        gpu_layers=args.gpu_layers,
+        place=args.place or (),
+        executor=args.executor or ExecutorChoice.AUTO,
+        prefetch=args.prefetch,
+        link_limit=args.link_limit,
     )
 
 
@@ -110,6 +179,30 @@ def budget(text: str) -> Budget:
         return parse_budget(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def place(text: str) -> tuple[PlaceRule, ...]:
+    """Blocks and the tiers that they are to have."""
+    try:
+        return parse_place(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def link_rate(text: str) -> float:
+    """Bytes per second."""
+    with suppress(ValueError):
+        rate = parse_budget(text.removesuffix("/s"))
+        if rate.n_bytes:
+            return float(rate.n_bytes)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no rate above 0: give bytes per second, such as 6.5G or 800M"
+    )
+
+
+def slots(text: str) -> int:
+    """Slots of a staging ring."""
+    return _bounded_int(text, 2)
 
 
 def one_of(kind: type[_Named]) -> Callable[[str], _Named]:

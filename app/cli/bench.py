@@ -51,7 +51,9 @@ threads and depth. Rates are medians; what was not measured is null. A cell has
   copy_gb_s, h2d_gb_s          copies in a GPU's memory (read + written), and to it
   host_share                   of a step, without work for the GPU; null on the CPU
   predicted_decode_tok_s       what the plan promises from an empty context
-  nvme_read_bytes, stall_ms    of a decode step, for weights beyond the budget
+  predicted_prefill_tok_s      the same for a prompt of 512 tokens
+  nvme_read_bytes              of a decode step, for weights beyond the budget
+  stall_ms                     of a decode step, waiting for the disk and copies
   disk_gb_s                    direct reads of the file, at the time
   h2d_bytes                    weights copied to a GPU for a decode step
 
@@ -280,6 +282,11 @@ def _kernel_reports(args: argparse.Namespace) -> Iterator[Report[KernelCell]]:
         "--ram-budget": args.ram_budget,
         "--vram-budget": args.vram_budget,
         "--kv-type": args.kv_type,
+        "--gpu-layers": args.gpu_layers,
+        "--place": args.place,
+        "--executor": args.executor,
+        "--prefetch": args.prefetch,
+        "--link-limit": args.link_limit,
         "--ops": args.ops or None,
     }
     if given := [option for option, value in of_models.items() if value is not None]:

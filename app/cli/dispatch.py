@@ -26,6 +26,7 @@ _COMMANDS = (
     "chat",
     "history",
     "tiers",
+    "plan",
     "bench",
     "probe",
     "perplexity",

@@ -53,8 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print one object: device, threads, dram_gb_s, gemv_gb_s by quant type, disk_gb_s (null where "
         "only the GPU was measured), and gpu: null, or an object with name, number, compute_capability, "
-        "total_bytes, driver, read_gb_s, copy_gb_s, h2d_gb_s, gemv_gb_s by quant type, and searched: a list "
-        "of quant_type, rows, row_length, tokens, us, us_before",
+        "total_bytes, driver, read_gb_s, copy_gb_s, h2d_gb_s, gemv_gb_s by quant type, placement: null or "
+        "the rates for models larger than its memory (quant_type, decode_gb_s, h2d_gb_s, "
+        "h2d_beside_cpu_gb_s, cpu_beside_h2d, prefill_tflop_s, cpu_prefill_tflop_s, crossing_us), and "
+        "searched: a list of quant_type, rows, row_length, tokens, us, us_before",
     )
     parser.epilog = "example: tiercel probe -m smollm2"
 
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     name = for_engine(args.device)
     only_gpu = name is not None and name != "cpu"
     machine = None if only_gpu else _measure_machine(path, args.threads)
-    gpu = _measure_gpu(path, name) if only_gpu or (name is None and _has_gpu()) else None
+    gpu = _measure_gpu(path, name, args.threads) if only_gpu or (name is None and _has_gpu()) else None
     for rates in (machine, gpu):
         print_notices(rates.notices if rates is not None else ())
     if args.json:
@@ -87,7 +89,7 @@ def _measure_machine(path: Path | None, threads: int | None) -> MachineRates:
     return run_interruptible(lambda cancel: measure_machine(path, threads, locations.rates_file(), cancel))
 
 
-def _measure_gpu(path: Path | None, name: str | None) -> GpuRates:
+def _measure_gpu(path: Path | None, name: str | None, threads: int | None) -> GpuRates:
     from engine import measure_gpu  # numpy
 
     bar = ProgressBar()
@@ -96,7 +98,9 @@ def _measure_gpu(path: Path | None, name: str | None) -> GpuRates:
             lambda cancel: measure_gpu(
                 path,
                 name,
+                threads,
                 locations.cache_dir(),
+                locations.rates_file(),
                 on_progress=lambda stage, share: bar.update(f"{stage} {share:.0%}", 0, 0),
                 cancel=cancel,
             )
@@ -126,7 +130,24 @@ def _gpu_json(rates: GpuRates) -> dict[str, object]:
         "copy_gb_s": rates.ceilings.copy / 1e9,
         "h2d_gb_s": rates.ceilings.h2d / 1e9,
         "gemv_gb_s": {name: rate / 1e9 for name, rate in rates.gemv.items()},
+        "placement": _placement_json(rates),
         "searched": [asdict(each) for each in rates.searched],
+    }
+
+
+def _placement_json(rates: GpuRates) -> dict[str, object] | None:
+    if rates.placement is None:
+        return None
+    link, cpu_flops = rates.placement
+    return {
+        "quant_type": rates.quant_type,
+        "decode_gb_s": link.vram / 1e9,
+        "h2d_gb_s": link.h2d / 1e9,
+        "h2d_beside_cpu_gb_s": link.h2d_beside_cpu / 1e9,
+        "cpu_beside_h2d": link.cpu_beside_h2d,
+        "prefill_tflop_s": link.matrix_flops / 1e12,
+        "cpu_prefill_tflop_s": cpu_flops / 1e12,
+        "crossing_us": link.crossing_s * 1e6,
     }
 
 
@@ -148,11 +169,26 @@ def _gpu_lines(rates: GpuRates | None) -> Iterator[str]:
     yield f"copies {rates.ceilings.copy / 1e9:8.2f} GB/s   (read and written)"
     yield f"link   {rates.ceilings.h2d / 1e9:8.2f} GB/s   (to the GPU, from page-locked memory)"
     yield from _product_lines(rates.gemv, rates.ceilings.read)
+    yield from _placement_lines(rates)
     for each in rates.searched:
         shape = f"{each.rows}x{each.row_length}"
         tokens = "1 token" if each.tokens == 1 else f"{each.tokens} tokens"
         gain = f"was {each.us_before:.2f}" if each.us < each.us_before else "kept"
         yield f"{each.quant_type:<6} {shape:>12} {tokens:<8} {each.us:8.2f} us   ({gain})"
+
+
+def _placement_lines(rates: GpuRates) -> Iterator[str]:
+    """What the planner goes by where a model does not fit the GPU's memory."""
+    if rates.placement is None:
+        return
+    link, cpu_flops = rates.placement
+    yield f"to place weights of {rates.quant_type}:"
+    yield f"decode {link.vram / 1e9:8.2f} GB/s   (products in the GPU's memory)"
+    yield f"copies {link.h2d / 1e9:8.2f} GB/s   (to the GPU, as blocks are copied)"
+    yield f"beside {link.h2d_beside_cpu / 1e9:8.2f} GB/s   (while the processor multiplies as well,"
+    yield f"{'':24}which keeps {link.cpu_beside_h2d:.0%} of its own speed)"
+    yield f"prompt {link.matrix_flops / 1e12:8.2f} TFLOP/s (of the GPU; the processor {cpu_flops / 1e12:.2f})"
+    yield f"cross  {link.crossing_s * 1e6:8.2f} us     (from the GPU to the processor and back)"
 
 
 def _product_lines(gemv: Mapping[str, float], memory: float) -> Iterator[str]:

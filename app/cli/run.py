@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
     parser.add_argument("-n", "--max-tokens", type=natural_int, metavar="N", help="stop after so many tokens")
     parser.add_argument(
-        "-c", "--context", type=positive_int, metavar="N", help="context in tokens (default: 4096 at most)"
+        "-c", "--context", type=positive_int, metavar="N", help="context in tokens (default: 8192 at most)"
     )
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         action="store_true",
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
-        "ttft_ms, prefill_tok_s, decode_tok_s, predicted_decode_tok_s, nvme_read_bytes, h2d_bytes, stall_ms, "
-        "seed",
+        "ttft_ms, prefill_tok_s, decode_tok_s, predicted_prefill_tok_s, predicted_decode_tok_s, "
+        "nvme_read_bytes, h2d_bytes, stall_ms (waiting for disk and copies), seed",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 
@@ -161,7 +161,8 @@ def _summary(reply: Reply) -> str:
 
 
 def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
-    s, predicted = reply.stats, tiers and tiers.predicted_decode_tok_s
+    s = reply.stats
+    decode, prefill = (tiers.predicted_decode_tok_s, tiers.predicted_prefill_tok_s) if tiers else (None, None)
     return {
         "text": reply.text,
         "finish_reason": reply.finish_reason,
@@ -171,7 +172,8 @@ def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
         "ttft_ms": round(s.ttft_s * 1000, 3),
         "prefill_tok_s": round(s.prefill_tok_s, 3),
         "decode_tok_s": round(s.decode_tok_s, 3),
-        "predicted_decode_tok_s": predicted and round(predicted, 3),
+        "predicted_prefill_tok_s": prefill and round(prefill, 3),
+        "predicted_decode_tok_s": decode and round(decode, 3),
         "nvme_read_bytes": s.nvme_read_bytes,
         "h2d_bytes": s.h2d_bytes,
         "stall_ms": round(s.stall_s * 1000, 3),

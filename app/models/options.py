@@ -8,18 +8,26 @@ from pathlib import Path
 from app import locations
 from app.devices import for_engine
 from app.settings import ModelSettings, Settings
-from engine import Budget, KVType, LoadOptions
+from engine import Budget, ExecutorChoice, KVType, LoadOptions, PlaceRule
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the command line said for every model; None leaves it to the settings."""
+    """What the command line said for every model; None leaves it to the settings.
+
+    How weights are placed by hand is said there alone: what fits one model fits no other.
+    """
 
     device: str | None = None
     """As `app.devices.parse_device` returns it."""
     ram_budget: Budget | None = None
     vram_budget: Budget | None = None
     kv_type: KVType | None = None
+    gpu_layers: int | None = None
+    place: tuple[PlaceRule, ...] = ()
+    executor: ExecutorChoice = ExecutorChoice.AUTO
+    prefetch: int | None = None
+    link_limit: float | None = None
 
 
 def load_options(settings: Settings, path: Path, chosen: Chosen | None = None) -> LoadOptions:
@@ -36,4 +44,9 @@ def load_options(settings: Settings, path: Path, chosen: Chosen | None = None) -
         vram_budget=chosen.vram_budget or own.vram_budget or settings.vram_budget,
         kv_type=chosen.kv_type or own.kv_type or settings.kv_type,
         cache_dir=locations.cache_dir(),
+        gpu_layers=chosen.gpu_layers,
+        place=chosen.place,
+        executor=chosen.executor,
+        prefetch=chosen.prefetch,
+        link_limit=chosen.link_limit,
     )

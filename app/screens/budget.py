@@ -1,12 +1,12 @@
-"""How much memory the loaded model may take: a slider, and what it would bring.
+"""How much memory of machine and GPU the loaded model may take: sliders, and what they would bring.
 
 Knows the engine's snapshots and estimates from them; hands what was chosen to whoever opened the screen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -15,7 +15,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from app.budget_estimate import BudgetRange, budget_range
+from app.bridge import BudgetOf
+from app.budget_estimate import BudgetRange, ram_range, vram_range
 from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
@@ -24,6 +25,7 @@ from app.widgets.meters import size
 from engine import Budget, EngineSnapshot, TierSnapshot
 
 _POLL_S = 0.2
+_NAMES: Final[dict[BudgetOf, str]] = {"vram_budget": "VRAM", "ram_budget": "RAM "}
 
 
 class BudgetScreen(Dialog[None]):
@@ -33,54 +35,65 @@ class BudgetScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("d", "default", show=False),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
     ]
 
     def __init__(
         self,
         snapshot: Callable[[], EngineSnapshot],
         available: Callable[[], int],
-        change: Callable[[Budget | None], None],
+        change: Callable[[BudgetOf, Budget | None], None],
+        memory: BudgetOf = "ram_budget",
     ) -> None:
-        """Ask `snapshot` for the engine's state and `available` for bytes that nobody uses."""
+        """Ask `snapshot` for the engine's state and `available` for bytes that nobody uses.
+
+        `memory` is what the keys move first, where there is a choice.
+        """
         super().__init__()
         self._snapshot = snapshot
         self._available = available
         self._change = change
-        self._asked: Budget | None = None
-        self._waiting = False
+        self._first = memory
+        self._asked: dict[BudgetOf, Budget | None] = {}
+        """What the engine has not taken yet."""
         self._seen = -1
-        self._range: BudgetRange | None = None
+        self._ranges: dict[BudgetOf, BudgetRange] = {}
 
     def compose(self) -> ComposeResult:
         """Build the panel."""
         with Vertical(id="budget-panel") as panel:
             panel.border_title = _("Memory budget")
             yield Static(id="budget-model")
-            yield BudgetSlider()
+            yield BudgetSlider(_("all on the card"), id="vram_budget")
+            yield BudgetSlider(_("all in memory"), id="ram_budget")
             yield Static(id="budget-brings")
-            yield Static(
-                Content(_("←→ move · type 8G, 50% · Enter apply · d default · Esc back")),
-                id="budget-keys",
-            )
+            yield Static(id="budget-keys")
 
     def on_mount(self) -> None:
         """Show the state, and keep up with it."""
         self._refresh()
-        self.query_one(BudgetSlider).focus()
+        shown = self._first if self._first in self._ranges else next(iter(self._ranges), self._first)
+        self.query_one(f"#{shown}").focus()
         self.set_interval(_POLL_S, self._refresh)
 
     def action_leave(self) -> None:
         """Forget what is being typed, or close."""
-        slider = self.query_one(BudgetSlider)
-        if slider.typing:
+        slider = self._slider
+        if slider is not None and slider.typing:
             slider.drop_entry()
         else:
             self.dismiss(None)
 
     def action_default(self) -> None:
         """Leave it to the engine."""
-        if self._range is not None:
-            self._ask(None)
+        if (slider := self._slider) is not None:
+            self._ask(_memory_of(slider), None)
+
+    @property
+    def _slider(self) -> BudgetSlider | None:
+        """The one that the keys move."""
+        return self.focused if isinstance(self.focused, BudgetSlider) and self.focused.display else None
 
     @on(BudgetSlider.Moved)
     def _moved(self) -> None:
@@ -88,11 +101,17 @@ class BudgetScreen(Dialog[None]):
 
     @on(BudgetSlider.Chosen)
     def _chosen(self, event: BudgetSlider.Chosen) -> None:
-        self._ask(event.budget)
+        self._ask(_memory_of(event.slider), event.budget)
 
-    def _ask(self, budget: Budget | None) -> None:
-        self._asked, self._waiting, self._seen = budget, True, -1
-        self._change(budget)
+    def on_descendant_focus(self) -> None:
+        """Say what the other budget would bring, and keep its slider in sight beside that."""
+        self._tell()
+        if (slider := self._slider) is not None:
+            self.call_after_refresh(slider.scroll_visible, animate=False)
+
+    def _ask(self, memory: BudgetOf, budget: Budget | None) -> None:
+        self._asked[memory], self._seen = budget, -1
+        self._change(memory, budget)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -100,44 +119,63 @@ class BudgetScreen(Dialog[None]):
         if snapshot.seq == self._seen:
             return
         self._seen = snapshot.seq
-        self._waiting = self._waiting and snapshot.ram_budget != self._asked
-        budgets = budget_range(snapshot, self._available())
-        slider = self.query_one(BudgetSlider)
-        slider.display = budgets is not None
-        self._range = budgets
-        if budgets is not None:
-            slider.show(budgets, pending=self._waiting)
-        self.query_one("#budget-model", Static).update(_about(snapshot, budgets))
+        in_effect = {"ram_budget": snapshot.ram_budget, "vram_budget": snapshot.vram_budget}
+        self._asked = {memory: asked for memory, asked in self._asked.items() if in_effect[memory] != asked}
+        found = {"vram_budget": vram_range(snapshot), "ram_budget": ram_range(snapshot, self._available())}
+        self._ranges = {}
+        for slider in self.query(BudgetSlider):
+            memory = _memory_of(slider)
+            budgets = found[memory]
+            slider.display = budgets is not None
+            if budgets is not None:
+                self._ranges[memory] = budgets
+                label = _NAMES[memory] if found["vram_budget"] is not None else ""
+                slider.show(budgets, pending=memory in self._asked, label=label)
+        if self._slider is None and self._ranges and self.focused is not None:  # it has gone
+            self.query_one(f"#{next(iter(self._ranges))}").focus()
+        self.query_one("#budget-model", Static).update(_about(snapshot, self._ranges))
+        keys = _("←→ move · type 8G, 50% · Enter apply · d default · Esc back")
+        if len(self._ranges) > 1:
+            keys = _("↑↓ choose · ") + keys
+        self.query_one("#budget-keys", Static).update(Content(keys))
         self._tell()
 
     def _tell(self) -> None:
         """Say what the budget under the slider would bring."""
-        brings = self.query_one("#budget-brings", Static)
+        brings, slider = self.query_one("#budget-brings", Static), self._slider
         tiers = self._snapshot().tiers
-        brings.display = self._range is not None
-        if self._range is not None and tiers is not None:
-            brings.update(_brings(self._range, self.query_one(BudgetSlider).value, tiers))
+        budgets = self._ranges.get(_memory_of(slider)) if slider is not None else None
+        brings.display = budgets is not None
+        if slider is not None and budgets is not None and tiers is not None:
+            brings.update(_brings(_memory_of(slider), budgets, slider.value, tiers))
 
 
-def _about(snapshot: EngineSnapshot, budgets: BudgetRange | None) -> Content:
+def _memory_of(slider: BudgetSlider) -> BudgetOf:
+    return "vram_budget" if slider.id == "vram_budget" else "ram_budget"
+
+
+def _about(snapshot: EngineSnapshot, ranges: Mapping[BudgetOf, BudgetRange]) -> Content:
     if snapshot.model is None:
         return Content(_("No model is loaded: there is nothing to give memory to."))
-    name = Content.styled(sanitize_line(snapshot.model.name), "bold")
-    if budgets is None:
-        if snapshot.tiers is not None:
-            why = _("All of it is in video memory, where no other budget can be given while it is loaded.")
-        else:
-            why = _("All of it is in memory: NumPy computes, which reads nothing later.")
-        return Content.assemble(name, "\n", why)
-    words = _("whole {whole} · available {available}")
-    text = words.format(whole=size(budgets.whole), available=size(budgets.available))
-    return Content.assemble(name, "\n", (text, "$muted"))
+    lines = [Content.styled(sanitize_line(snapshot.model.name), "bold")]
+    if not ranges:
+        lines.append(Content(_("All of it is in memory: NumPy computes, which reads nothing later.")))
+    for memory, budgets in ranges.items():
+        words = _("whole {whole} · available {available}")
+        text = words.format(whole=size(budgets.whole), available=size(budgets.available))
+        label = f"{_NAMES[memory]}  " if "vram_budget" in ranges else ""
+        lines.append(Content.styled(label + text, "$muted"))
+    return Content("\n").join(lines)
 
 
-def _brings(budgets: BudgetRange, wanted: int, tiers: TierSnapshot) -> Content:
-    now = _reads(_("disk now"), size(budgets.read_now), budgets.read_now, tiers.disk_rate)
-    reads = budgets.reads(wanted)
-    then = _reads(_("disk then"), f"~{size(reads)}", reads, tiers.disk_rate)
+def _brings(memory: BudgetOf, budgets: BudgetRange, wanted: int, tiers: TierSnapshot) -> Content:
+    outside = budgets.outside(wanted)
+    if memory == "ram_budget":
+        now = _reads(_("disk now"), size(budgets.outside_now), budgets.outside_now, tiers.disk_rate)
+        then = _reads(_("disk then"), f"~{size(outside)}", outside, tiers.disk_rate)
+    else:
+        now = _beside(_("beside the card now"), size(budgets.outside_now), budgets.outside_now)
+        then = _beside(_("beside the card then"), f"~{size(outside)}", outside)
     lines = [now] if wanted == budgets.in_effect else [now, then]
     if wanted > budgets.available:
         lines.append(
@@ -151,3 +189,9 @@ def _reads(when: str, amount: str, n_bytes: int, disk_rate: float | None) -> Con
     words = _("{amount} a token").format(amount=amount) if n_bytes else _("nothing is read")
     time = _(", {seconds:.2g} s").format(seconds=n_bytes / disk_rate) if disk_rate and n_bytes else ""
     return Content.assemble((f"{when}  ", "bold"), words, (time, "$muted"))
+
+
+def _beside(when: str, amount: str, n_bytes: int) -> Content:
+    """What the processor computes, or what is copied to the GPU: which of them, only the engine can say."""
+    words = _("{amount} a token").format(amount=amount) if n_bytes else _("nothing: all is on the card")
+    return Content.assemble((f"{when}  ", "bold"), words)

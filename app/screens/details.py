@@ -95,6 +95,8 @@ def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
                 size=stats.nvme_read_bytes / 1e9, stall=stats.stall_s
             ),
         )
+    if stats.h2d_bytes:
+        yield _("to the GPU"), _("{size} copied").format(size=size(stats.h2d_bytes))
     if turn.sampling is not None:
         yield _("sampling"), _in_words(asdict(turn.sampling))
     for at, changed in _changes(turn):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from textual import on
 
 from app.background import in_thread
+from app.bridge import BudgetOf
 from app.context_use import TokenCounts, context_use
 from app.i18n import _
 from app.live_reply import LiveReply, in_our_words
@@ -84,6 +85,9 @@ class EngineView(ConversationActions):
                 self._show_status()
                 return
             self._counts.forget()  # the next one has other tokens
+        elif before is snapshot.state and snapshot.tiers is not None and not snapshot.tiers.settled:
+            self._show_status()  # blocks move: the rest is as it was
+            return
         self.show_engine()
         failed = snapshot.state is EngineState.FAILED
         self.notice("error", in_our_words(snapshot.error) if failed else "")
@@ -102,9 +106,9 @@ class EngineView(ConversationActions):
             )
         self.notice("engine", " · ".join(notices))
 
-    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
+    def budget_changed(self, model: ModelInfo, memory: BudgetOf, budget: Budget | None) -> None:
         """Remember the budget for this model."""
-        self.change_model_settings(model.path, ram_budget=budget)
+        self.change_model_settings(model.path, **{memory: budget})
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""

@@ -83,12 +83,19 @@ def verdict(preview: ModelPreview | None, *, brief: bool = False) -> Content:
         return Content.styled("…", "$muted")
     if preview.problem:
         return Content.styled("✗" if brief else "✗ " + _("cannot be loaded"), "$error")
-    if preview.pass_read_bytes:
-        words = "≋ " + _("streams {size} a token").format(size=size(preview.pass_read_bytes))
-        style = "$tier-nvme"
-    else:
-        words, style = "✓ " + (_("fits the GPU") if preview.vram_bytes else _("fits")), "$success"
+    words, style = _where(preview)
     return Content.styled(words if brief else words + _speed(preview), style)
+
+
+def _where(preview: ModelPreview) -> tuple[str, str]:
+    """Where its weights would be, in a few words, and the colour of the slowest place."""
+    mixed = preview.vram_bytes and preview.ram_bytes
+    if preview.pass_read_bytes:
+        words = _("streams {size} a token").format(size=size(preview.pass_read_bytes))
+        return "≋ " + (_("GPU + CPU, {words}").format(words=words) if mixed else words), "$tier-nvme"
+    if mixed:
+        return "✓ " + _("GPU + CPU"), "$success"
+    return "✓ " + (_("fits the GPU") if preview.vram_bytes else _("fits")), "$success"
 
 
 def _speed(preview: ModelPreview) -> str:
@@ -159,12 +166,20 @@ def plan_in_words(preview: ModelPreview) -> Content:
     judgement = verdict(preview)
     if preview.problem:
         return judgement + Content(": " + sanitize_line(preview.problem))
-    words = _("context {n:,}, memory {size}, of it {cache} for the context")
-    if preview.vram_bytes:
-        words = _("context {n:,}, video memory {size}, of it {cache} for the context")
-    memory = size(preview.vram_bytes or preview.ram_bytes)
+    if preview.vram_bytes and preview.ram_bytes:
+        words = _("context {n:,}, video memory {vram}, memory {ram}; {cache} for the context")
+    elif preview.vram_bytes:
+        words = _("context {n:,}, video memory {vram}, of it {cache} for the context")
+    else:
+        words = _("context {n:,}, memory {ram}, of it {cache} for the context")
     return judgement + Content(
-        "\n" + words.format(n=preview.max_context, size=memory, cache=size(preview.kv_bytes))
+        "\n"
+        + words.format(
+            n=preview.max_context,
+            vram=size(preview.vram_bytes),
+            ram=size(preview.ram_bytes),
+            cache=size(preview.kv_bytes),
+        )
     )
 
 
@@ -185,24 +200,23 @@ def _header_facts(preview: ModelPreview) -> list[Content]:
 
 def _plan_facts(preview: ModelPreview) -> list[Content]:
     """What the planner says for this machine."""
-    taken = preview.vram_bytes or preview.ram_bytes
-    memory = _("{size}, cache {cache}").format(size=size(taken), cache=size(preview.kv_bytes))
+    cache = _(", cache {cache}").format(cache=size(preview.kv_bytes))
     if preview.pass_read_bytes:
         read = _("{size} for every token").format(size=size(preview.pass_read_bytes))
     else:
         read = _("nothing")
-    facts = [
-        Content(""),
-        _fact(_("context"), _("{n:,} tokens").format(n=preview.max_context)),
-        _fact(_("VRAM") if preview.vram_bytes else _("memory"), memory),
-        _fact(_("from disk"), read),
-    ]
+    facts = [Content(""), _fact(_("context"), _("{n:,} tokens").format(n=preview.max_context))]
+    if preview.vram_bytes:
+        facts.append(_fact(_("VRAM"), size(preview.vram_bytes) + cache))
+    if preview.ram_bytes:
+        facts.append(_fact(_("memory"), size(preview.ram_bytes) + ("" if preview.vram_bytes else cache)))
+    facts.append(_fact(_("from disk"), read))
     if preview.device:
         facts.append(_fact(_("computed by"), sanitize_line(preview.device)))
     if preview.predicted_decode_tok_s:
         facts.append(_fact(_("speed"), f"~{_figure(preview.predicted_decode_tok_s)} tok/s"))
         facts.append(_fact(_("waits for"), limited_words(preview.limited_by)))
-    elif not preview.vram_bytes:
+    elif preview.ram_bytes:
         facts.append(_fact(_("speed"), _("measured when it is loaded")))
     return facts
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
@@ -22,14 +22,52 @@ from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.tiers.report import TierReport, TierWatch
-from app.tiers.words import gpu_line, legend, row_legend, size, tier_name, why_no_map, why_there
+from app.tiers.words import (
+    gpu_line,
+    legend,
+    row_legend,
+    settling_words,
+    size,
+    tier_name,
+    wait_words,
+    why_no_map,
+    why_there,
+)
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
-from engine import EngineSnapshot, TierEventKind
+from engine import EngineSnapshot, Tier, TierEventKind
 
 LOOK_S: Final = 0.1
+
+
+class _Asked(NamedTuple):
+    """A tier that was asked for and that nothing has been heard of since."""
+
+    block: int
+    tier: Tier | None
+    n_events: int
+
+    def answered(self, report: TierReport) -> bool:
+        """Whether the block is there, or an event says what came of it."""
+        there = self.block < len(report.blocks) and report.blocks[self.block].tier is self.tier
+        return there or _n_events(report) != self.n_events
+
+    @property
+    def words(self) -> str:
+        """What was asked for."""
+        if self.tier is None:
+            return _("left to the plan")
+        return _("{tier} is asked for").format(tier=tier_name(self.tier))
+
+
+def _n_events(report: TierReport) -> int:
+    return report.events_dropped + len(report.events)
+
+
+class _Panel(VerticalScroll, inherit_bindings=False):
+    """Scrolls, but leaves the arrows to the map."""
 
 
 class TiersScreen(Dialog[bool]):
@@ -47,21 +85,35 @@ class TiersScreen(Dialog[bool]):
         Binding("pageup", "page(-1)", "Page up"),
         Binding("pagedown", "page(1)", "Page down"),
         Binding("e", "filter", "Events"),
+        Binding("v", "pin('vram')", "Keep in video memory"),
+        Binding("r", "pin('ram')", "Keep in memory"),
+        Binding("n", "pin('nvme')", "Leave on disk"),
+        Binding("u", "pin('')", "Leave to the plan"),
     ]
 
-    def __init__(self, snapshot: Callable[[], EngineSnapshot], watch: TierWatch | None = None) -> None:
-        """Show what `snapshot` returns; a watch that is shared has seen the last half minute."""
+    def __init__(
+        self,
+        snapshot: Callable[[], EngineSnapshot],
+        watch: TierWatch | None = None,
+        *,
+        pin: Callable[[int, Tier | None], None],
+    ) -> None:
+        """Show what `snapshot` returns; a watch that is shared has seen the last half minute.
+
+        `pin` is told which block is to have which tier, None leaving it to the plan; not without a GPU.
+        """
         super().__init__()
         self._look = snapshot
+        self._pin = pin
+        self._asked: _Asked | None = None
         self._watch = watch or TierWatch()
         self._report: TierReport | None = None
         self._only: TierEventKind | None = None
 
     def compose(self) -> ComposeResult:
         """Build the panel."""
-        with VerticalScroll(id="tiers-panel", can_focus=False) as panel:
+        with _Panel(id="tiers-panel", can_focus=False) as panel:
             panel.border_title = _("Tiers")
-            panel.border_subtitle = _("Esc closes · arrows choose a block · e events")
             yield Static(id="tiers-missing")
             with Vertical(id="tiers-known"):
                 yield Static(id="tiers-device")
@@ -91,13 +143,22 @@ class TiersScreen(Dialog[bool]):
         if report is self._report:
             return
         self._report = report
+        if self._asked is not None and self._asked.answered(report):
+            self._asked = None
+        self._show_keys()
         missing = why_no_map(report)
         self.query_one("#tiers-missing").display = bool(missing)
         self.query_one("#tiers-known").display = not missing
         self.query_one("#tiers-missing", Static).update(Content(missing))
         device = self.query_one("#tiers-device", Static)
-        device.display = bool(gpu_line(report))
-        device.update(Content(gpu_line(report)))
+        told = " · ".join(
+            filter(
+                None,
+                (gpu_line(report), settling_words(settled=report.settled, progress=report.load_progress)),
+            )
+        )
+        device.display = bool(told)
+        device.update(Content(told))
         self.query_one("#tiers-legend", Static).update(Content(f"{legend(report)}  {row_legend()}"))
         for widget in (
             *self.query(TierBars),
@@ -124,6 +185,20 @@ class TiersScreen(Dialog[bool]):
         self.query_one(EventLog).filter(self._only)
         self._show_filter()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Have no keys for moving blocks where there is only one place for them."""
+        return action != "pin" or (self._report is not None and self._report.gpu is not None)
+
+    def action_pin(self, tier: str) -> None:
+        """Keep the chosen block in a tier, or leave it to the plan again."""
+        index = self.query_one(TierMap).chosen
+        if index is None or self._report is None:
+            return
+        wanted = Tier(tier) if tier else None
+        self._asked = _Asked(index, wanted, _n_events(self._report))
+        self._pin(index, wanted)
+        self._show_block()
+
     @on(TierMap.Chosen)
     def _choose(self) -> None:
         self._show_block()
@@ -142,7 +217,9 @@ class TiersScreen(Dialog[bool]):
             sanitize_line(block.quantisation),
             size(block.n_bytes),
             _("{share} of the weights").format(share=f"{block.n_bytes / whole:.1%}"),
+            *filter(None, [wait_words(report, index)]),
         ]
+        asked = self._asked.words if self._asked is not None and self._asked.block == index else ""
         self.query_one("#tiers-block", Static).update(
             Content.assemble(
                 (sanitize_line(block.name), "bold"),
@@ -151,8 +228,17 @@ class TiersScreen(Dialog[bool]):
                 (tier_name(block.tier), f"bold $tier-{block.tier.value}"),
                 "  ",
                 why_there(report, index),
+                (f"  …{asked}" if asked else "", "$warning"),
             )
         )
+
+    def _show_keys(self) -> None:
+        keys = _("Esc closes · arrows choose a block · e events")
+        if self._report is not None and self._report.gpu is not None:
+            keys = _("Esc closes · arrows choose a block · v r n keep it there, u not · e events")
+        panel = self.query_one("#tiers-panel")
+        if panel.border_subtitle != keys:
+            panel.border_subtitle = keys
 
     def _show_filter(self) -> None:
         names = ((None, _("all")), (TierEventKind.MOVE, _("moves")), (TierEventKind.WARNING, _("warnings")))

@@ -7,18 +7,21 @@ the command line, so that both draw the same map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import Final
 
 from app.i18n import _
-from engine import BlockPlace, Tier
+from engine import BlockPlace, Executor, Tier
 
 _LETTERS: Final = {Tier.VRAM: "V", Tier.RAM: "R", Tier.NVME: "N"}
-_ORDER: Final = "VRN"
-"""From the fastest tier to the slowest."""
+_COPIED: Final = {Tier.RAM: "S", Tier.NVME: "D"}
+"""Of blocks that are copied to the GPU for every step: streamed from memory, or from the disk."""
+_TIERS: Final = {**{letter: tier for tier, letter in _LETTERS.items()}, "S": Tier.RAM, "D": Tier.NVME}
+_ORDER: Final = "VRSND"
+"""From the fastest place to the slowest."""
 GUTTER: Final = 5
 """Columns before the cells of a line, for its label."""
 EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
@@ -29,11 +32,11 @@ class Activity(IntEnum):
 
     STILL = 0
     STAGED = 1
-    """In the staging ring, until the pass has used it."""
+    """In a staging ring, until the pass has used it."""
     MOVING = 2
-    """On its way into the ring, or to the GPU."""
+    """On its way into a ring, or to another tier."""
     ACTIVE = 3
-    """It is computed from the ring."""
+    """It is computed from a ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Cell:
     """One cell of the map."""
 
     letter: str
-    """Of the tier."""
+    """Of the tier, and of who computes from there."""
     activity: Activity = Activity.STILL
     eighths: int = 0
     """How much of a moving block is there."""
@@ -68,13 +71,30 @@ def cell(letter: str, activity: Activity = Activity.STILL, eighths: int = 0, *, 
     return Cell(letter, activity, eighths, mixed)
 
 
-def letter_of(tier: Tier) -> str:
+def letter_of(block: BlockPlace) -> str:
+    """Return the letter of where a block is and who computes it from there."""
+    if block.executor is Executor.STREAM:
+        return _COPIED.get(block.tier, _LETTERS[block.tier])
+    return _LETTERS[block.tier]
+
+
+def letter_of_tier(tier: Tier) -> str:
     """Return the letter of a tier."""
     return _LETTERS[tier]
 
 
+def tier_of(letter: str) -> Tier:
+    """Return the tier that a letter stands for."""
+    return _TIERS[letter]
+
+
+def in_order(letters: Iterable[str]) -> tuple[str, ...]:
+    """Return these letters from the fastest place to the slowest, each once."""
+    return tuple(sorted(set(letters), key=_ORDER.index))
+
+
 def worst(cells: Sequence[Cell]) -> Cell:
-    """Return one cell for several: the slowest tier, and what happens to any of them."""
+    """Return one cell for several: the slowest place, and what happens to any of them."""
     if len(cells) == 1:
         return cells[0]
     letter = max((one.letter for one in cells), key=_ORDER.index)

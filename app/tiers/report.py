@@ -7,17 +7,19 @@ What is planned and what is measured stand beside each other and are never mixed
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from app.tiers.history import Rate
-from app.tiers.layout import Activity, Cell, cell, letter_of
+from app.tiers.layout import Activity, Cell, cell, in_order, letter_of, letter_of_tier
 from engine import (
     BlockPlace,
     EngineSnapshot,
     EngineState,
+    Executor,
     GpuFacts,
     ModelInfo,
     Tier,
@@ -32,7 +34,7 @@ PACE_S: Final = 2.0
 PASSES: Final = 64
 """Over how many last passes waiting is averaged."""
 _STALLED, _STALLS = 0.5, 0.1
-"""Shares of the time from which on waiting for the disk is what limits, or limits in part."""
+"""Shares of the time from which on waiting for a link is what limits, or limits in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,14 @@ class TierTotal:
     tier: Tier
     letter: str
     blocks: int
+    kinds: tuple[tuple[str, int], ...]
+    """The same by their letters on the map: who computes them tells them apart."""
     n_bytes: int
     """Of the blocks."""
     used: int
     """Memory that they take, or bytes of the file; of a GPU all that the model takes there."""
     ring: int
-    """Of `used`, for the staging ring."""
+    """Of `used`, for the staging ring of this tier."""
     total: int
     """What `used` can be at most: the budget, or the whole model."""
     whole: int
@@ -77,6 +81,8 @@ class Link:
     """Blocks that are not yet complete, the next one first."""
     read_bytes: int
     """That came over it so far."""
+    busy: float
+    """Share of the time now during which something came over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,9 @@ class Limit(StrEnum):
     DISK = "disk"
     """Computing waits for the disk most of the time."""
     DISK_IN_PART = "disk in part"
+    LINK = "link"
+    """The GPU waits for copies most of the time."""
+    LINK_IN_PART = "link in part"
     COMPUTE = "compute"
     """Computing hardly waits."""
 
@@ -132,21 +141,34 @@ class TierReport:
     """Of weights that a pass needs."""
     pass_read_bytes: int
     """Of these from disk, by the plan."""
+    pass_copy_bytes: int
+    """Of these copied to the GPU, by the plan."""
     hit_rate: float | None
     """Share of a pass's bytes that were in memory when it began."""
     stall_s: float | None
-    """Waiting for the disk in a pass, over the last passes; None before the first."""
+    """Waiting for disk and copies in a pass, over the last passes; None before the first."""
+    copy_stall_s: float | None
+    """Of that, of the GPU for copies."""
     stall_share: float | None
-    """The same as a share of their time."""
+    """Waiting for disk and copies as a share of their time."""
+    limit_share: float | None
+    """Waiting for what `limit` names as a share of their time; where nothing waits much, for both."""
+    waits: Mapping[int, float]
+    """Seconds that the last pass waited, by the index of the block that it waited for."""
     now_tok_s: float
     """Passes per second while a reply is decoded; 0 before the second, and otherwise."""
     tok_s: float
     """Of the whole reply, or of the last one."""
     tok_s_history: tuple[float, ...]
     predicted_tok_s: float | None
+    predicted_prefill_tok_s: float | None
     limited_by: str
     """By the plan."""
     limit: Limit
+    settled: bool
+    """Whether every block is where the plan wants it."""
+    load_progress: float
+    """How much of the model is where the plan wants it, 0 to 1."""
     events: tuple[TierEvent, ...]
     events_dropped: int
 
@@ -160,6 +182,11 @@ class TierReport:
         """Whether anything is read for every pass."""
         return self.pass_read_bytes > 0
 
+    @property
+    def reads(self) -> bool:
+        """Whether anything comes from the disk: for every pass, or because blocks move."""
+        return self.streams or not self.settled
+
     def age(self, now: float) -> float:
         """Seconds since the snapshot if that is too long while a reply grows, else 0."""
         age = now - self.at
@@ -170,10 +197,20 @@ class _Pass(NamedTuple):
     """The moment when a pass was over, and what had been counted by then."""
 
     number: int
-    stall_s: float
+    disk_stall_s: float
+    copy_stall_s: float
     at: float
     decoding: bool
     """Whether it was for a token of a reply and not for the prompt."""
+
+
+class _Waiting(NamedTuple):
+    """What one of the last passes waited for, in seconds and as shares of its time."""
+
+    disk_s: float
+    copy_s: float
+    disk_share: float
+    copy_share: float
 
 
 class TierWatch:
@@ -193,7 +230,7 @@ class TierWatch:
             return self.report
         if _other_model(snapshot.model, self._model):
             self._forget()
-        self._settled = self._settles(snapshot)
+        self._filled = self._is_filled(snapshot)
         self._measure(snapshot)
         self._snapshot, self._model = snapshot, snapshot.model
         self.report = self._report(snapshot)
@@ -201,23 +238,24 @@ class TierWatch:
 
     def _forget(self) -> None:
         self._read, self._copied, self._cpu, self._speed = Rate(), Rate(), Rate(), Rate()
+        self._reading, self._copying = Rate(), Rate()
         self._passes: deque[_Pass] = deque()
         """Ends of passes of the present or last reply, at most `PASSES` passes back."""
-        self._peak, self._copy_peak, self._running, self._settled = 0.0, 0.0, False, True
+        self._peak, self._copy_peak, self._running, self._filled = 0.0, 0.0, False, True
         self._base: tuple[object, tuple[Cell, ...]] = ((), ())
 
-    def _settles(self, snapshot: EngineSnapshot) -> bool:
-        """Whether the ring is being filled for a pass that is not yet asked for.
+    def _is_filled(self, snapshot: EngineSnapshot) -> bool:
+        """Whether the ring is only being filled for a pass that is not yet asked for.
 
         That is over in a moment, of which nobody hears: what was under way when the reply ended is there. A
-        snapshot that comes later shows blocks that really move, because the memory budget was changed.
+        snapshot that comes later, or is not settled, shows blocks that really move.
         """
         tiers, before = snapshot.tiers, self._snapshot
-        if tiers is None or snapshot.state is EngineState.GENERATING:
+        if tiers is None or not tiers.settled or snapshot.state is EngineState.GENERATING:
             return False
         if before is None or before.tiers is None or before.state is not snapshot.state:
             return True
-        return self._settled if tiers is before.tiers else tiers.passes != before.tiers.passes
+        return self._filled if tiers is before.tiers else tiers.passes != before.tiers.passes
 
     def _measure(self, snapshot: EngineSnapshot) -> None:
         running = snapshot.state is EngineState.GENERATING
@@ -229,9 +267,11 @@ class TierWatch:
             return
         self._read.add(snapshot.at, tiers.read_bytes)
         self._copied.add(snapshot.at, tiers.h2d_bytes)
-        if not running and not self._moving(tiers):
-            self._read.rest()
-            self._copied.rest()
+        self._reading.add(snapshot.at, tiers.read_s)
+        self._copying.add(snapshot.at, tiers.copy_s)
+        if not running and tiers.settled and not self._moving(tiers):
+            for each in (self._read, self._copied, self._reading, self._copying):
+                each.rest()
         self._peak = max(self._peak, *self._read.history, 0.0)
         self._copy_peak = max(self._copy_peak, *self._copied.history, 0.0)
         if running and not self._running:
@@ -239,20 +279,21 @@ class TierWatch:
         self._running = running
         if not self._passes or tiers.passes != self._passes[-1].number:
             decoding = running and snapshot.decode_tok_s > 0
-            self._passes.append(_Pass(tiers.passes, tiers.stall_s, snapshot.at, decoding))
+            self._passes.append(_Pass(tiers.passes, tiers.stall_s, tiers.copy_stall_s, snapshot.at, decoding))
             self._speed.add(snapshot.at, tiers.passes)  # at whole passes only: between them it would fall
         while len(self._passes) > 2 and self._passes[-1].number - self._passes[0].number > PASSES:
             self._passes.popleft()
 
     def _report(self, snapshot: EngineSnapshot) -> TierReport:
         tiers = snapshot.tiers
-        stall_s, stall_share = self._stalls()
+        waiting = self._waiting()
         running = snapshot.state is EngineState.GENERATING
         decoding = running and snapshot.decode_tok_s > 0
         needed = sum(_needed(block) for block in tiers.blocks) if tiers else 0
         read = tiers.pass_read_bytes if tiers else 0
         limited_by = tiers.limited_by if tiers else ""
         active = tiers.active if tiers and running else None  # the last word of a reply that has ended
+        limit = _limit(waiting, limited_by, running=running)
         return TierReport(
             at=snapshot.at,
             state=snapshot.state,
@@ -275,15 +316,22 @@ class TierWatch:
             passes=tiers.passes if tiers else 0,
             pass_bytes=needed,
             pass_read_bytes=read,
+            pass_copy_bytes=tiers.pass_copy_bytes if tiers else 0,
             hit_rate=1 - read / needed if needed else None,
-            stall_s=stall_s,
-            stall_share=stall_share,
+            stall_s=None if waiting is None else waiting.disk_s + waiting.copy_s,
+            copy_stall_s=None if waiting is None else waiting.copy_s,
+            stall_share=None if waiting is None else min(1.0, waiting.disk_share + waiting.copy_share),
+            limit_share=None if waiting is None else _share_of(limit, waiting),
+            waits=dict(tiers.pass_stalls) if tiers else {},
             now_tok_s=self._pace() if decoding else 0.0,
             tok_s=snapshot.decode_tok_s,
             tok_s_history=self._speed.history,
             predicted_tok_s=tiers.predicted_decode_tok_s if tiers else None,
+            predicted_prefill_tok_s=tiers.predicted_prefill_tok_s if tiers else None,
             limited_by=limited_by,
-            limit=_limit(stall_share, limited_by, running=running),
+            limit=limit,
+            settled=tiers is None or tiers.settled,
+            load_progress=snapshot.load_progress,
             events=tiers.events if tiers else (),
             events_dropped=tiers.events_dropped if tiers else 0,
         )
@@ -291,12 +339,12 @@ class TierWatch:
     def _cells(self, tiers: TierSnapshot, active: int | None) -> tuple[Cell, ...]:
         blocks, still = self._base
         if blocks is not tiers.blocks:
-            still = tuple(cell(letter_of(block.tier)) for block in tiers.blocks)
+            still = tuple(cell(letter_of(block)) for block in tiers.blocks)
             self._base = (tiers.blocks, still)
         cells = list(still)
         for index, share in tiers.in_flight:
             # A block that is there is drawn as there: only what still moves has an arrow or a level.
-            here = share >= 1 or self._settled
+            here = share >= 1 or self._filled
             eighths = 0 if here else min(7, int(share * 8))
             cells[index] = cell(cells[index].letter, Activity.STAGED if here else Activity.MOVING, eighths)
         if active is not None:
@@ -310,8 +358,9 @@ class TierWatch:
             ceiling=max(probed or 0.0, self._peak) or None,
             probed=probed,
             history=self._read.history,
-            moving=self._moving(tiers) if tiers and not tiers.gpu else (),
+            moving=tuple(each for each in self._moving(tiers) if not _to_gpu(tiers, each)) if tiers else (),
             read_bytes=tiers.read_bytes if tiers else 0,
+            busy=min(1.0, self._reading.now),
         )
 
     def _copies(self, tiers: TierSnapshot) -> Link:
@@ -320,12 +369,13 @@ class TierWatch:
             ceiling=max(tiers.h2d_rate or 0.0, self._copy_peak) or None,
             probed=tiers.h2d_rate,
             history=self._copied.history,
-            moving=self._moving(tiers),
+            moving=tuple(each for each in self._moving(tiers) if _to_gpu(tiers, each)),
             read_bytes=tiers.h2d_bytes,
+            busy=min(1.0, self._copying.now),
         )
 
     def _moving(self, tiers: TierSnapshot) -> tuple[Moving, ...]:
-        return tuple(Moving(i, share) for i, share in tiers.in_flight if share < 1 and not self._settled)
+        return tuple(Moving(i, share) for i, share in tiers.in_flight if share < 1 and not self._filled)
 
     def _pace(self) -> float:
         """Tokens per second over the last few seconds, or of the last one where it takes longer."""
@@ -338,15 +388,16 @@ class TierWatch:
             first = decoded[-2]
         return (last.number - first.number) / (last.at - first.at) if last.at > first.at else 0.0
 
-    def _stalls(self) -> tuple[float | None, float | None]:
-        """Waiting in one of the last passes, and its share of their time."""
+    def _waiting(self) -> _Waiting | None:
+        """Waiting in one of the last passes; None before there are two."""
         if len(self._passes) < 2:
-            return None, None
+            return None
         first, last = self._passes[0], self._passes[-1]
         if last.number <= first.number or last.at <= first.at:
-            return None, None
-        waited = last.stall_s - first.stall_s
-        return waited / (last.number - first.number), min(1.0, waited / (last.at - first.at))
+            return None
+        disk, copies = last.disk_stall_s - first.disk_stall_s, last.copy_stall_s - first.copy_stall_s
+        passes, seconds = last.number - first.number, last.at - first.at
+        return _Waiting(disk / passes, copies / passes, min(1.0, disk / seconds), min(1.0, copies / seconds))
 
 
 def _other_model(new: ModelInfo | None, old: ModelInfo | None) -> bool:
@@ -358,29 +409,37 @@ def _needed(block: BlockPlace) -> int:
     return 0 if block.kind == "embedding" else block.n_bytes
 
 
+def _to_gpu(tiers: TierSnapshot, moving: Moving) -> bool:
+    """Whether a block's way ends in the memory of a GPU."""
+    return tiers.gpu is not None and tiers.blocks[moving.index].executor is not Executor.CPU
+
+
 def _totals(tiers: TierSnapshot) -> tuple[TierTotal, ...]:
     """The tiers of this machine, from the fastest to the slowest."""
     model = sum(block.n_bytes for block in tiers.blocks)
     totals: list[TierTotal] = []
     for tier in Tier:
-        own = [block.n_bytes for block in tiers.blocks if block.tier is tier]
+        own = [block for block in tiers.blocks if block.tier is tier]
+        n_bytes = sum(block.n_bytes for block in own)
+        letters = Counter(letter_of(block) for block in own)
         whole = ring = 0
         match tier:
             case Tier.VRAM:
-                used, total = tiers.vram_used_bytes, tiers.vram_budget_bytes
+                used, total, ring = tiers.vram_used_bytes, tiers.vram_budget_bytes, tiers.vram_ring_bytes
                 whole = tiers.gpu.total_bytes if tiers.gpu is not None else 0
             case Tier.RAM:
                 used, total, ring = tiers.ram_bytes + tiers.ring_bytes, tiers.budget_bytes, tiers.ring_bytes
             case Tier.NVME:
-                used, total = sum(own), model
+                used, total = n_bytes, model
         if not total:  # this machine has no such tier, or grants the model nothing of it
             continue
         totals.append(
             TierTotal(
                 tier=tier,
-                letter=letter_of(tier),
+                letter=letter_of_tier(tier),
                 blocks=len(own),
-                n_bytes=sum(own),
+                kinds=tuple((letter, letters[letter]) for letter in in_order(letters)),
+                n_bytes=n_bytes,
                 used=used,
                 ring=ring,
                 total=total,
@@ -390,10 +449,24 @@ def _totals(tiers: TierSnapshot) -> tuple[TierTotal, ...]:
     return tuple(totals)
 
 
-def _limit(stall_share: float | None, limited_by: str, *, running: bool) -> Limit:
+def _limit(waiting: _Waiting | None, limited_by: str, *, running: bool) -> Limit:
     """What was measured wins over what was planned."""
-    if not running or stall_share is None:
+    if not running or waiting is None:
         return Limit.PLANNED if limited_by else Limit.UNKNOWN
-    if stall_share >= _STALLED:
-        return Limit.DISK
-    return Limit.DISK_IN_PART if stall_share >= _STALLS else Limit.COMPUTE
+    disk = waiting.disk_share >= waiting.copy_share
+    share = max(waiting.disk_share, waiting.copy_share)
+    if share >= _STALLED:
+        return Limit.DISK if disk else Limit.LINK
+    if share >= _STALLS:
+        return Limit.DISK_IN_PART if disk else Limit.LINK_IN_PART
+    return Limit.COMPUTE
+
+
+def _share_of(limit: Limit, waiting: _Waiting) -> float:
+    match limit:
+        case Limit.DISK | Limit.DISK_IN_PART:
+            return waiting.disk_share
+        case Limit.LINK | Limit.LINK_IN_PART:
+            return waiting.copy_share
+        case _:
+            return min(1.0, waiting.disk_share + waiting.copy_share)

@@ -15,13 +15,18 @@ from app.tiers.report import Link, TierReport
 from app.tiers.words import (
     bar_parts,
     clock,
+    duration,
     gpu_line,
     legend,
     limit_words,
     link_words,
     moving_words,
     now_words,
+    plan_words,
+    prompt_words,
     row_legend,
+    settling_words,
+    short_name,
     speed_words,
     tier_name,
     tier_numbers,
@@ -32,6 +37,7 @@ from engine import Tier
 
 _BAR = 24
 _CURVE = 30
+_WAITS = 3
 
 
 def as_lines(report: TierReport, width: int) -> list[str]:
@@ -56,7 +62,7 @@ def _lines(report: TierReport, width: int) -> Iterator[str]:
     yield f"{legend(report)}  {row_legend()}"
     yield ""
     link, compute = report.link, report.compute
-    if report.streams:
+    if report.reads:
         yield from _link_lines("NVMe->RAM", report, link, width)
     if report.copies is not None:
         yield from _link_lines("RAM->VRAM", report, report.copies, width)
@@ -65,7 +71,15 @@ def _lines(report: TierReport, width: int) -> Iterator[str]:
     curve = _curve(report.tok_s_history, max(report.tok_s_history, default=0.0), width)
     yield f"speed     {curve} {now_words(report)}"
     yield speed_words(report)
+    told = (
+        prompt_words(report),
+        plan_words(report),
+        settling_words(settled=report.settled, progress=report.load_progress),
+    )
+    yield from filter(None, told)
     yield waiting_words(report)
+    if waits := _longest_waits(report):
+        yield waits
     yield f"limit: {limit_words(report)}"
     yield ""
     if report.events_dropped:
@@ -78,6 +92,13 @@ def _link_lines(name: str, report: TierReport, link: Link, width: int) -> Iterat
     yield f"{name} {_curve(link.history, link.ceiling, width)} {link_words(link)}"
     if moving := moving_words(report, link):
         yield f"          {moving}"
+
+
+def _longest_waits(report: TierReport) -> str:
+    """The blocks that the last pass waited for longest."""
+    longest = sorted(report.waits.items(), key=lambda wait: (-wait[1], wait[0]))[:_WAITS]
+    told = ", ".join(f"{short_name(report.blocks[index])} {duration(seconds)}" for index, seconds in longest)
+    return f"waited longest for {told}" if told else ""
 
 
 def _curve(values: tuple[float, ...], top: float | None, width: int) -> str:
@@ -110,6 +131,7 @@ def as_json(report: TierReport) -> dict[str, object]:
             {
                 "tier": total.tier,
                 "blocks": total.blocks,
+                "letters": dict(total.kinds),
                 "bytes": total.n_bytes,
                 "used_bytes": total.used,
                 "ring_bytes": total.ring,
@@ -126,26 +148,38 @@ def as_json(report: TierReport) -> dict[str, object]:
                 "bytes": block.n_bytes,
                 "quantisation": block.quantisation,
                 "tier": block.tier,
+                "executor": block.executor,
                 "activity": cell.activity.name.lower(),
+                "wait_ms": round(report.waits.get(index, 0.0) * 1000, 3),
             }
-            for block, cell in zip(report.blocks, report.cells, strict=True)
+            for index, (block, cell) in enumerate(zip(report.blocks, report.cells, strict=True))
         ],
         "links": links,
         "compute": {"busy_cores": round(compute.busy, 3), "cores": compute.cores, "block": compute.active},
         "passes": report.passes,
         "pass_bytes": report.pass_bytes,
         "pass_read_bytes": report.pass_read_bytes,
+        "pass_copy_bytes": report.pass_copy_bytes,
         "hit_rate": report.hit_rate and round(report.hit_rate, 4),
-        "stall_ms_per_pass": None if report.stall_s is None else round(report.stall_s * 1000, 3),
+        "stall_ms_per_pass": _ms(report.stall_s),
+        "copy_stall_ms_per_pass": _ms(report.copy_stall_s),
         "stall_share": report.stall_share and round(report.stall_share, 4),
         "now_tok_s": round(report.now_tok_s, 3),
         "decode_tok_s": round(report.tok_s, 3),
         "predicted_decode_tok_s": report.predicted_tok_s and round(report.predicted_tok_s, 3),
+        "predicted_prefill_tok_s": report.predicted_prefill_tok_s
+        and round(report.predicted_prefill_tok_s, 3),
         "limited_by": report.limited_by,
         "limit": report.limit,
+        "settled": report.settled,
+        "load_progress": round(report.load_progress, 4),
         "events": [{"at": event.at, "kind": event.kind, "text": event.text} for event in report.events],
         "events_dropped": report.events_dropped,
     }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
 
 
 def _link_json(start: str, end: str, counter: str, link: Link) -> dict[str, object]:
@@ -155,6 +189,7 @@ def _link_json(start: str, end: str, counter: str, link: Link) -> dict[str, obje
         "bytes_per_s": round(link.rate),
         "probed_bytes_per_s": link.probed and round(link.probed),
         "ceiling_bytes_per_s": link.ceiling and round(link.ceiling),
+        "busy": round(link.busy, 4),
         counter: link.read_bytes,
         "moving": [{"block": m.index, "share": round(m.share, 4)} for m in link.moving],
     }

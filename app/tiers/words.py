@@ -12,9 +12,9 @@ from typing import NamedTuple
 from app.devices import gpu_words
 from app.i18n import _
 from app.sanitize import sanitize_line
-from app.tiers.layout import Activity
+from app.tiers.layout import Activity, in_order, letter_of
 from app.tiers.report import Limit, Link, TierReport, TierTotal
-from engine import BlockPlace, EngineState, Tier, TierEvent
+from engine import BlockPlace, EngineState, Executor, Tier, TierEvent
 
 
 def size(n_bytes: float) -> str:
@@ -61,9 +61,12 @@ def clock(event: TierEvent) -> str:
 
 
 def moving_words(report: TierReport, link: Link) -> str:
-    """Return which block is on its way over `link` and how far, and how many follow; empty for none."""
+    """Return which block is on its way over `link` and how far, and how many follow.
+
+    Where none is known: for how much of the time the link is in use. Empty where it is not.
+    """
     if not link.moving:
-        return ""
+        return _("in use {share}").format(share=f"{link.busy:.0%}") if link.busy >= 0.005 else ""
     first, *others = link.moving
     share = f"{first.share:.0%}" if first.share else _("next")
     more = _(", {n} more").format(n=len(others)) if others else ""
@@ -90,16 +93,21 @@ def why_no_map(report: TierReport) -> str:
 
 def limit_words(report: TierReport) -> str:
     """Say what holds the speed back."""
-    share = f"{report.stall_share or 0.0:.0%}"
+    share = f"{report.limit_share or 0.0:.0%}"
     planned = limited_words(report.limited_by)
     match report.limit:
         case Limit.DISK:
             return _("the disk: waiting {share}").format(share=share)
         case Limit.DISK_IN_PART:
             return _("partly the disk: waiting {share}").format(share=share)
-        case Limit.COMPUTE if report.streams:
-            # The plan may have taken the disk for slower than it is: what was measured wins.
-            what = _("computing") if report.limited_by in ("", "the disk") else planned
+        case Limit.LINK:
+            return _("copies: waiting {share}").format(share=share)
+        case Limit.LINK_IN_PART:
+            return _("partly copies: waiting {share}").format(share=share)
+        case Limit.COMPUTE if report.streams or report.pass_copy_bytes:
+            # The plan may have taken a link for slower than it is: what was measured wins.
+            links = ("", "the disk", "the link to the GPU")
+            what = _("computing") if report.limited_by in links else planned
             return _("{what}: waiting {share}").format(what=what, share=share)
         case Limit.COMPUTE:
             return planned or (_("computing") if report.gpu is None else _("the GPU"))
@@ -132,14 +140,17 @@ def gpu_line(report: TierReport) -> str:
 def why_there(report: TierReport, index: int) -> str:
     """Say why a block is where it is, and what happens to it."""
     block, activity = report.blocks[index], report.cells[index].activity
+    to_gpu = report.gpu is not None and block.executor is not Executor.CPU
     links = (report.link, report.copies)
     ways = [moving for link in links if link is not None for moving in link.moving]
     share = next((moving.share for moving in ways if moving.index == index), 0.0)
     match activity:
-        case Activity.MOVING if report.gpu is not None and share > 0:
+        case Activity.MOVING if to_gpu and share > 0:
             return _("on its way to the GPU: {share} is there").format(share=f"{share:.0%}")
-        case Activity.MOVING if report.gpu is not None:
+        case Activity.MOVING if to_gpu:
             return _("next to the GPU; nothing of it is there yet")
+        case Activity.ACTIVE if to_gpu:
+            return _("in the staging ring of the GPU, which computes it now")
         case Activity.ACTIVE:
             return _("in the staging ring: the processor computes it now")
         case Activity.STAGED:
@@ -148,13 +159,43 @@ def why_there(report: TierReport, index: int) -> str:
             return _("on its way from the disk into memory: {share} is there").format(share=f"{share:.0%}")
         case Activity.MOVING:
             return _("next from the disk; nothing of it is there yet")
-    if block.tier is Tier.VRAM:
-        return _("stays in video memory: the GPU finds it there in every pass")
+    return path_words(block) if report.gpu is not None else _at_home(block)
+
+
+def path_words(block: BlockPlace) -> str:
+    """Return the way that a block of a model on a GPU takes to whoever computes it, in every decode step."""
+    match block.tier, block.executor:
+        case Tier.VRAM, _executor:
+            return _("stays in video memory: the GPU finds it there in every pass")
+        case Tier.NVME, _executor if block.kind == "embedding":
+            return _("stays in the file: a pass reads only the rows of its tokens")
+        case Tier.RAM, Executor.CPU if block.kind == "embedding":
+            return _("stays in memory: a pass takes only the rows of its tokens")
+        case Tier.RAM, Executor.CPU if block.kind == "attention":
+            return _("computed by the processor in place; its keys and values are in memory too")
+        case Tier.RAM, Executor.CPU:
+            return _("computed by the processor in place, in memory")
+        case Tier.RAM, _executor:
+            return _("page-locked memory, copied to the GPU by DMA in every pass")
+        case _tier, Executor.CPU:
+            return _("read from the disk into a page-locked ring, computed there by the processor")
+        case _:
+            return _("read from the disk into a page-locked ring, then by DMA to the GPU")
+
+
+def _at_home(block: BlockPlace) -> str:
+    """The same without a GPU."""
     if block.tier is Tier.RAM:
         return _("stays in memory: every pass finds it there")
     if block.kind == "embedding":
         return _("stays in the file: a pass reads only the rows of its tokens")
     return _("does not fit the budget: it is read from the file for every pass")
+
+
+def wait_words(report: TierReport, index: int) -> str:
+    """Say how long the last pass waited for a block; empty where it did not."""
+    seconds = report.waits.get(index, 0.0)
+    return _("stall {time}").format(time=duration(seconds)) if seconds else ""
 
 
 class Bar(NamedTuple):
@@ -187,19 +228,47 @@ EIGHTHS_ACROSS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 def tier_numbers(total: TierTotal) -> str:
     """Return what stands behind a bar."""
     amount = size(total.used) if total.tier is Tier.NVME else size_of(total.used, total.total)
-    return f"{amount} {total.blocks}{total.letter}"
+    kinds = total.kinds or ((total.letter, 0),)
+    return " ".join([amount, *(f"{n}{letter}" for letter, n in kinds)])
 
 
 def legend(report: TierReport) -> str:
-    """Return what the letters and shapes mean, those of this machine."""
-    if report.gpu is not None:
-        return _("V vram R ram N nvme •ring ▶now ↑▄move")
-    return _("R ram  N nvme  • ring  ▶ now  ↑▄ move")
+    """Return what the letters and shapes mean: with a GPU the letters that are on the map."""
+    if report.gpu is None:
+        return _("R ram  N nvme  • ring  ▶ now  ↑▄ move")
+    words = {
+        "V": _("V vram"),
+        "R": _("R ram"),
+        "S": _("S ram→gpu"),
+        "N": _("N disk"),
+        "D": _("D disk→gpu"),
+    }
+    letters = in_order(letter_of(block) for block in report.blocks)
+    return " ".join([*(words[letter] for letter in letters), _("•ring ▶now ↑▄move")])
 
 
 def row_legend() -> str:
     """Return what the rows of the map are."""
     return _("a attention  f feed-forward")
+
+
+def settling_words(*, settled: bool, progress: float) -> str:
+    """Say what a model does that answers before it is where the plan wants it; empty once it is."""
+    if settled:
+        return ""
+    if progress < 1:
+        return _("answers while it loads: {share}").format(share=f"{progress:.0%}")
+    return _("blocks move")
+
+
+def plan_words(report: TierReport) -> str:
+    """Return what the plan brings over the links for every decode step; empty where nothing comes."""
+    parts = []
+    if report.pass_copy_bytes:
+        parts.append(_("{size} →gpu").format(size=size(report.pass_copy_bytes)))
+    if report.gpu is not None and report.pass_read_bytes:
+        parts.append(_("{size} disk").format(size=size(report.pass_read_bytes)))
+    return _("a token: {what}").format(what=", ".join(parts)) if parts else ""
 
 
 def now_words(report: TierReport) -> str:
@@ -221,11 +290,19 @@ def speed_words(report: TierReport) -> str:
     return " · ".join(parts) + _(" tok/s") if parts else _("no reply yet")
 
 
+def prompt_words(report: TierReport) -> str:
+    """Return the planned speed of a prompt; empty where nothing was measured."""
+    speed = report.predicted_prefill_tok_s
+    return _("prompt of 512 planned {speed} tok/s").format(speed=f"{speed:,.0f}") if speed else ""
+
+
 def waiting_words(report: TierReport) -> str:
     """Return how much of a pass is in memory when it begins, and how long a pass waits for the rest."""
     parts = []
     if report.hit_rate is not None:
         parts.append(_("hit {share}").format(share=f"{report.hit_rate:.0%}"))
     if report.stall_s is not None:
-        parts.append(_("stall {time} a pass").format(time=duration(report.stall_s)))
+        words = _("stall {time}, {copies} copies") if report.copy_stall_s else _("stall {time} a pass")
+        copies = duration(report.copy_stall_s or 0.0)
+        parts.append(words.format(time=duration(report.stall_s), copies=copies))
     return " · ".join(parts)

@@ -52,14 +52,17 @@ class BudgetSlider(Widget, can_focus=True):
     class Chosen(Message):
         """Someone wants this budget."""
 
-        def __init__(self, budget: Budget) -> None:
-            """`budget` is as moved to or as typed."""
+        def __init__(self, slider: BudgetSlider, budget: Budget) -> None:
+            """`budget` is as moved to or as typed, for the memory of `slider`."""
             super().__init__()
+            self.slider = slider
             self.budget = budget
 
-    def __init__(self) -> None:
-        """Show nothing until told what."""
-        super().__init__()
+    def __init__(self, whole: str, *, id: str | None = None) -> None:
+        """Show nothing until told what; `whole` says what there is room for where the whole model fits."""
+        super().__init__(id=id)
+        self._whole = whole
+        self._label = ""
         self._range: BudgetRange | None = None
         self._at: int | None = None
         self._pending = False
@@ -78,12 +81,15 @@ class BudgetSlider(Widget, can_focus=True):
         """Whether a size is being typed."""
         return bool(self._entry)
 
-    def show(self, budgets: BudgetRange, *, pending: bool) -> None:
-        """Show these; `pending` while the engine has not yet taken what was chosen."""
+    def show(self, budgets: BudgetRange, *, pending: bool, label: str = "") -> None:
+        """Show these; `pending` while the engine has not yet taken what was chosen.
+
+        A `label` names the memory where there is another slider beside this one.
+        """
         if self._pending and not pending:
             self._at = None  # it has: stand where it is in effect
-        if (budgets, pending) != (self._range, self._pending):
-            self._range, self._pending = budgets, pending
+        if (budgets, pending, label) != (self._range, self._pending, self._label):
+            self._range, self._pending, self._label = budgets, pending, label
             self.refresh()
 
     def drop_entry(self) -> None:
@@ -104,20 +110,29 @@ class BudgetSlider(Widget, can_focus=True):
         return Content("\n").join(
             [
                 self._amount(),
-                slider(share, width),
+                slider(share, width, live=self.has_focus or not self._label),
                 self._marks(width, cell_at(origin, width)),
                 Content.assemble(ends[0], " " * gap, ends[1]).stylize("$muted"),
             ]
         )
 
+    def on_focus(self) -> None:
+        """Look like what the keys move."""
+        self.refresh()
+
+    def on_blur(self) -> None:
+        """Look like what they do not move."""
+        self.refresh()
+
     def _amount(self) -> Content:
+        label = (f"{self._label}  " if self._label else "", "$muted")
         if self._problem:
-            return Content.assemble(("✗ ", "$error"), self._problem)
+            return Content.assemble(label, ("✗ ", "$error"), self._problem)
         if self._entry:
-            return Content.styled(f"{self._entry}▏", "bold $accent")
+            return Content.assemble(label, (f"{self._entry}▏", "bold $accent"))
         waiting = _("when the engine has taken it") if self._pending else ""
         return Content.assemble(
-            (size(self.value), "bold"), ("…  " if waiting else "", "$warning"), (waiting, "$warning")
+            label, (size(self.value), "bold"), ("…  " if waiting else "", "$warning"), (waiting, "$warning")
         )
 
     def _marks(self, width: int, now: int) -> Content:
@@ -128,7 +143,7 @@ class BudgetSlider(Widget, can_focus=True):
         if self._range.whole <= self._range.most:
             span = self._range.most - self._range.least
             whole = cell_at((self._range.whole - self._range.least) / span, width)
-            marks.append((whole, "◆", _("all in memory")))
+            marks.append((whole, "◆", self._whole))
         for cell, mark, _words in marks:
             line[cell] = mark
         for cell, _mark, words in marks:
@@ -157,7 +172,7 @@ class BudgetSlider(Widget, can_focus=True):
         if self._range is None:
             return
         if not self._entry:
-            self.post_message(self.Chosen(Budget(self.value)))
+            self.post_message(self.Chosen(self, Budget(self.value)))
             return
         try:
             budget = parse_budget(self._entry)
@@ -168,7 +183,7 @@ class BudgetSlider(Widget, can_focus=True):
             self._entry = self._problem = ""
             self._at = budget.resolve(self._range.available)
             self.post_message(self.Moved(self._at))
-            self.post_message(self.Chosen(budget))
+            self.post_message(self.Chosen(self, budget))
         self.refresh()
 
     def action_rub_out(self) -> None:

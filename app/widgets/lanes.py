@@ -18,10 +18,13 @@ from app.tiers.words import (
     link_words,
     moving_words,
     now_words,
+    plan_words,
+    prompt_words,
     short_name,
     speed_words,
     waiting_words,
 )
+from engine import Executor
 
 _LABEL = 10
 
@@ -52,14 +55,15 @@ class Lanes(Widget):
             return Content("")
         width = self.content_size.width
         lines: list[Content] = []
-        if report.streams:
+        if report.reads:
             lines += _link("NVMe→RAM", "$tier-nvme", report, report.link, width)
         if report.copies is not None:
             lines += _link("RAM→VRAM", "$tier-vram", report, report.copies, width)
         lines += self._compute(report, report.compute, width)
         top = max(*report.tok_s_history, report.now_tok_s, report.predicted_tok_s or 0.0, 0.0)
         lines.append(_lane(_("speed"), report.tok_s_history, top, "$primary", now_words(report), width))
-        lines.append(Content.styled(speed_words(report), "$muted"))
+        told = (speed_words(report), prompt_words(report), plan_words(report))
+        lines += [Content.styled(words, "$muted") for words in told if words]
         lines.append(Content(waiting_words(report)))
         lines.append(Content.assemble((_("limit "), "$muted"), limit_words(report)))
         return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
@@ -69,22 +73,31 @@ class Lanes(Widget):
         if report.generating:
             busy = _("{busy} of {cores} cores").format(busy=f"{compute.busy:.1f}", cores=compute.cores)
         lane = _lane("CPU", compute.history, float(compute.cores), "$tier-ram", busy, width)
-        if not report.streams:
+        if not (report.streams or report.pass_copy_bytes):
             return [lane]
-        now = "" if compute.active is None else short_name(report.blocks[compute.active])
-        words = Content.assemble(("▶ ", "bold"), now) if now else Content.styled("·", "$muted")
-        return [lane, Content.assemble(" " * _LABEL, words)]
+        return [lane, Content.assemble(" " * _LABEL, _active(report, compute.active))]
+
+
+def _active(report: TierReport, index: int | None) -> Content:
+    """The block that is computed from a ring, which need not be by the processor."""
+    if index is None:
+        return Content.styled("·", "$muted")
+    block = report.blocks[index]
+    where = "" if block.executor is Executor.CPU else " · " + _("on the GPU")
+    return Content.assemble(("▶ ", "bold"), short_name(block), where)
 
 
 def _shape(report: TierReport) -> tuple[bool, ...]:
     """What decides how many lines there are."""
-    return report.known, report.streams, report.copies is not None
+    lanes = (report.known, report.streams, report.reads, report.copies is not None)
+    return (*lanes, bool(prompt_words(report)), bool(plan_words(report)))
 
 
 def _link(name: str, colour: str, report: TierReport, link: Link, width: int) -> list[Content]:
     lane = _lane(name, link.history, link.ceiling or 0.0, colour, link_words(link), width)
     if moving := moving_words(report, link):
-        return [lane, Content.assemble(" " * _LABEL, ("↑ ", "$tier-move"), moving)]
+        mark = ("↑ ", "$tier-move") if link.moving else ("", "")
+        return [lane, Content.assemble(" " * _LABEL, mark, moving)]
     return [lane, Content.styled(" " * _LABEL + "·", "$muted")]
 
 

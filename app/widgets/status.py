@@ -21,6 +21,7 @@ from app.i18n import _
 from app.keymap import shown_key
 from app.live_reply import LiveReply
 from app.sanitize import sanitize_line
+from app.tiers.words import settling_words
 from app.widgets.context_meter import context_line
 from app.widgets.meters import bar, model_line
 from app.widgets.tab_bar import TabBar
@@ -89,6 +90,17 @@ class StatusBar(Widget):
         match snapshot.state:
             case EngineState.READY | EngineState.GENERATING:
                 ready = Content.assemble(("● ", "$success"), _("ready"))
+                if settling := _settling(snapshot):
+                    share = snapshot.load_progress
+                    arrives = share < 1
+                    brief = f"{_('loading')} {share:.0%}" if arrives else settling
+                    drawn = (bar(share, 10), " ") if arrives else ()
+                    return [
+                        Content.assemble(ready, "  ", *drawn, (settling, "$warning")),
+                        Content.assemble(ready, "  ", (settling, "$warning")),
+                        Content.assemble(ready, "  ", (brief, "$warning")),
+                        Content.assemble(ready, (f" {share:.0%}" if arrives else "…", "$warning")),
+                    ]
                 gpu = snapshot.tiers.gpu if snapshot.tiers is not None else None
                 if gpu is None:
                     return [ready]
@@ -112,7 +124,16 @@ class StatusBar(Widget):
             Content.assemble(("● ", "$primary"), " · ".join(filter(None, parts)))
             for parts in ((speed, first, count), (speed, count), (speed or count,))
         ]
-        return [*(Content.assemble(line, stop) for line in lines), lines[-1]]
+        choices = [*(Content.assemble(line, stop) for line in lines), lines[-1]]
+        if settling := _settling(self._snapshot):
+            told = (f"  {settling}", "$warning")
+            choices = [*(Content.assemble(line, told) for line in (*choices[:2], lines[-1])), *choices]
+        return choices
+
+
+def _settling(snapshot: EngineSnapshot) -> str:
+    settled = snapshot.tiers is None or snapshot.tiers.settled
+    return settling_words(settled=settled, progress=snapshot.load_progress)
 
 
 class NoticeBar(Widget):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from rich.cells import cell_len
 from textual.content import Content
 from textual.visual import VisualType
 from textual.widget import Widget
@@ -10,6 +13,11 @@ from app.i18n import _
 from app.tiers.report import TierReport, TierTotal
 from app.tiers.words import bar_parts, size, tier_name, tier_numbers
 from engine import Tier
+
+_NAME: Final = 5
+"""Columns of a tier's name."""
+_WIDE: Final = 80
+"""From this width on there is room for details."""
 
 
 class TierBars(Widget):
@@ -35,27 +43,34 @@ class TierBars(Widget):
 
     def render(self) -> VisualType:
         """Draw the lines."""
-        return Content("\n").join(self._line(total) for total in self._totals)
-
-    def _line(self, total: TierTotal) -> Content:
         width = self.content_size.width
+        numbers = [self._numbers(total, width) for total in self._totals]
+        # One room for all bars, with some to spare: numbers that grow do not move them.
+        least = 50 if self._detailed and width >= _WIDE else 20
+        room = max(4, width - _NAME - 1 - max([least, *map(cell_len, numbers)]))
+        lines = zip(self._totals, numbers, strict=True)
+        return Content("\n").join(_line(total, text, room).truncate(width) for total, text in lines)
+
+    def _numbers(self, total: TierTotal, width: int) -> str:
         numbers = tier_numbers(total)
-        if self._detailed and width >= 80:
+        if self._detailed and width >= _WIDE:
             numbers += _(" · blocks {size}").format(size=size(total.n_bytes))
-            if total.tier is Tier.VRAM:
-                numbers += _(" · card {size}").format(size=size(total.whole))
             if total.ring:
                 numbers += _(" · ring {size}").format(size=size(total.ring))
-        room = max(4, width - 6 - (50 if self._detailed and width >= 80 else 20))
-        bar = bar_parts(total, room)
-        colour = f"$tier-{total.tier.value}"
-        line = Content.assemble(
-            (f"{tier_name(total.tier):<5}", f"bold {colour}"),
-            (bar.stays, colour),
-            (bar.ring, colour),
-            (bar.free, "$rule"),
-            (bar.beyond, "$muted"),
-            " ",
-            numbers,
-        )
-        return line.truncate(width)
+            if total.tier is Tier.VRAM:
+                numbers += _(" · card {size}").format(size=size(total.whole))
+        return numbers
+
+
+def _line(total: TierTotal, numbers: str, room: int) -> Content:
+    bar = bar_parts(total, room)
+    colour = f"$tier-{total.tier.value}"
+    return Content.assemble(
+        (f"{tier_name(total.tier):<{_NAME}}", f"bold {colour}"),
+        (bar.stays, colour),
+        (bar.ring, colour),
+        (bar.free, "$rule"),
+        (bar.beyond, "$muted"),
+        " ",
+        numbers,
+    )

@@ -17,11 +17,19 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tiers.layout import EIGHTHS, GUTTER, Activity, Cell, MapLine, map_lines, strip_groups, worst
+from app.tiers.layout import EIGHTHS, GUTTER, Activity, Cell, MapLine, map_lines, strip_groups, tier_of, worst
 from app.tiers.report import TierReport
-from engine import BlockPlace
+from engine import BlockPlace, Tier
 
-_STYLES: Final = {"R": "tier-map--ram", "N": "tier-map--nvme", "V": "tier-map--vram"}
+_STYLES: Final = {
+    "V": "tier-map--vram",
+    "R": "tier-map--ram",
+    "S": "tier-map--ram-copied",
+    "N": "tier-map--nvme",
+    "D": "tier-map--nvme-copied",
+}
+_STAGED: Final = {"N": "R", "S": "V", "D": "V"}
+"""The letters whose colours staged blocks have."""
 
 
 class TierMap(Widget):
@@ -31,7 +39,9 @@ class TierMap(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "tier-map--label",
         "tier-map--ram",
+        "tier-map--ram-copied",
         "tier-map--nvme",
+        "tier-map--nvme-copied",
         "tier-map--vram",
         "tier-map--mixed",
         "tier-map--mixed-vram",
@@ -43,6 +53,8 @@ class TierMap(Widget):
     TierMap { height: auto; width: 1fr; }
     TierMap > .tier-map--label { color: $muted; }
     TierMap > .tier-map--ram { color: $tier-ram; background: $tier-ram 16%; }
+    TierMap > .tier-map--ram-copied { color: $tier-move; background: $tier-ram 16%; }
+    TierMap > .tier-map--nvme-copied { color: $tier-move; background: $tier-nvme 12%; }
     TierMap > .tier-map--nvme { color: $tier-nvme; background: $tier-nvme 12%; }
     TierMap > .tier-map--vram { color: $tier-vram; background: $tier-vram 16%; }
     TierMap > .tier-map--mixed { color: $tier-nvme; background: $tier-ram 16%; }
@@ -52,8 +64,9 @@ class TierMap(Widget):
     TierMap > .tier-map--cursor { color: $background; background: $primary; text-style: bold underline; }
     TierMap.-stale { opacity: 50%; }
     TierMap:ansi {
-        & > .tier-map--ram, & > .tier-map--nvme, & > .tier-map--vram, & > .tier-map--mixed,
-        & > .tier-map--mixed-vram, & > .tier-map--moving { background: $background; }
+        & > .tier-map--ram, & > .tier-map--ram-copied, & > .tier-map--nvme, & > .tier-map--nvme-copied,
+        & > .tier-map--vram, & > .tier-map--mixed, & > .tier-map--mixed-vram,
+        & > .tier-map--moving { background: $background; }
         & > .tier-map--active { color: $foreground; background: $background; text-style: bold reverse; }
         & > .tier-map--cursor {
             color: $primary;
@@ -239,10 +252,10 @@ class TierMap(Widget):
         if one.activity is Activity.MOVING:
             return self.get_component_rich_style("tier-map--moving")
         if one.mixed and one.activity is Activity.STILL:
-            style = "tier-map--mixed-vram" if one.letter == "R" else "tier-map--mixed"
+            style = "tier-map--mixed-vram" if tier_of(one.letter) is Tier.RAM else "tier-map--mixed"
             return self.get_component_rich_style(style)
-        # What is staged is in memory, if only for a moment.
-        letter = "R" if one.activity is Activity.STAGED else one.letter
+        # What is staged is where it is computed, if only for a moment.
+        letter = _STAGED.get(one.letter, one.letter) if one.activity is Activity.STAGED else one.letter
         return self.get_component_rich_style(_STYLES[letter])
 
     def _cursor_style(self) -> Style:

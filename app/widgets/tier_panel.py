@@ -15,7 +15,15 @@ from textual.widgets import Static
 
 from app.i18n import _
 from app.tiers.report import TierReport, TierWatch
-from app.tiers.words import legend, limit_words, rate, row_legend, size, size_of, why_no_map
+from app.tiers.words import (
+    legend,
+    limit_words,
+    rate,
+    row_legend,
+    size,
+    size_of,
+    why_no_map,
+)
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
 from app.widgets.tier_bars import TierBars
@@ -122,6 +130,10 @@ def _title(report: TierReport, age: float, width: int) -> Content:
     left = Content.styled(_("TIERS"), "bold $muted")
     if age > 0:
         right = Content.styled(_("x {age} s old").format(age=f"{age:.0f}"), "$warning")
+    elif report.known and not report.settled:
+        share = _("moving") if report.load_progress >= 1 else f"{report.load_progress:.0%}"
+        words = _("● live") if report.generating else "◐"
+        right = Content.assemble((words, "$success" if report.generating else "$warning"), f" {share}")
     elif report.generating:
         right = Content.styled(_("● live"), "$success")
     elif report.state is EngineState.LOADING:
@@ -142,15 +154,7 @@ def _numbers(report: TierReport, age: float, width: int) -> Content:
         amount = size(total.used) if total.tier is Tier.NVME else size_of(total.used, total.total)
         letter = (total.letter, f"bold $tier-{total.tier.value}")
         parts.append(Content.assemble(letter, f" {amount} {total.blocks}"))
-    if report.streams:
-        speed = rate(report.link.rate) if report.link.rate else _("idle")
-        parts.append(Content.assemble(("n→r ", "$muted"), speed))
-        if report.hit_rate is not None:
-            parts.append(Content.assemble((_("hit "), "$muted"), f"{report.hit_rate:.0%}"))
-    if report.copies is not None and report.copies.rate:
-        parts.append(Content.assemble(("r→v ", "$muted"), rate(report.copies.rate)))
-    if report.stall_share is not None:
-        parts.append(Content.assemble((_("waits "), "$muted"), f"{report.stall_share:.0%}"))
+    parts += _link_numbers(report)
     parts.append(Content.styled(limit_words(report), "$muted"))
     line = Content("")
     for part in parts:
@@ -158,3 +162,19 @@ def _numbers(report: TierReport, age: float, width: int) -> Content:
         if longer.cell_length <= width:
             line = longer
     return line
+
+
+def _link_numbers(report: TierReport) -> list[Content]:
+    """What comes over the links and how long it is waited for, the most telling ones first."""
+    disk, copies, waits = [], [], []
+    if report.streams:
+        speed = rate(report.link.rate) if report.link.rate else _("idle")
+        disk.append(Content.assemble(("n→r ", "$muted"), speed))
+        if report.hit_rate is not None:
+            disk.append(Content.assemble((_("hit "), "$muted"), f"{report.hit_rate:.0%}"))
+    if report.copies is not None and report.copies.rate:
+        copies.append(Content.assemble(("r→v ", "$muted"), rate(report.copies.rate)))
+    if report.stall_share is not None:
+        waits.append(Content.assemble((_("waits "), "$muted"), f"{report.stall_share:.0%}"))
+    # Where a GPU computes, what comes to it says more than what comes from the disk.
+    return [*disk, *waits] if report.copies is None else [*copies, *waits, *disk]

@@ -66,6 +66,11 @@ class Backend(Protocol[X, C]):
         ...
 
     @property
+    def chunk(self) -> int:
+        """Most tokens of one pass."""
+        ...
+
+    @property
     def tiers(self) -> Placement | None:
         """Where its weights are; None when they are mapped from the file."""
         ...

@@ -1,16 +1,18 @@
-"""The model on a GPU that holds all of it: hidden states and logits stay there, the next step begins early.
+"""The model on a GPU: whole passes where all of it is in its memory, else passes that it shares.
 
 Knows which pass a row of hidden states or logits belongs to, and when a step that was begun ahead is the one
-that is asked for. What a pass computes is the business of `cuda_step` and `cuda_prompt`.
+that is asked for. What a pass computes is the business of `cuda_step` and `cuda_prompt`, and of `cuda_mixed`
+where blocks are elsewhere.
 
-The host's work for a reply costs no time, because the GPU has work meanwhile: when an id is drawn, the step
-that follows it is put on the GPU before the id is known here. `layers` then finds its step under way. Where
-another id or another position comes, that step was in vain: what it wrote lies where the next pass writes.
+Where the GPU holds all of the model the host's work for a reply costs no time, because the GPU has work
+meanwhile: when an id is drawn, the step that follows it is put on the GPU before the id is known here.
+`layers` then finds its step under way. Where another id or another position comes, that step was in vain: what
+it wrote lies where the next pass writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -20,14 +22,16 @@ import numpy as np
 
 from engine import errors
 from engine.backends.base import Float32Array, TokenIds
-from engine.backends.cuda_attention import DeviceKV
+from engine.backends.cuda_mixed import MixedPasses, States, TieredKV
 from engine.backends.cuda_model import DeviceModel
+from engine.backends.cuda_weights import BlockMatrices
 from engine.cancel import CancelToken
 from engine.config import SamplingParams
 from engine.errors import CancelledError
 from engine.kv_cache import KVCache
-from engine.logits import DrawRequest, Penalties, checked
-from engine.tiers.vram import VramWeights
+from engine.logits import DrawRequest, HostLogits, Logits, Penalties, checked
+from engine.tiers.gpu_tiers import GpuTiers
+from engine.tiers.route import Run
 from kernels.cuda.device import Array, Device, Event, Kernel
 from kernels.cuda.sampling import MOST_IDS, begin_step, continue_step
 from kernels.errors import DeviceError
@@ -60,6 +64,8 @@ class _Pass:
     """Position after it."""
     states: Array | None = None
     """[T, D] f32; None where the logits of its rows are there instead."""
+    on_host: Float32Array | None = None
+    """The same where the processor has the head."""
 
 
 class DeviceHidden:
@@ -100,7 +106,7 @@ class _Ahead(NamedTuple):
 
     token_id: int
     position: int
-    kv: DeviceKV
+    kv: TieredKV
 
 
 class OwnedDevice(Device, Protocol):
@@ -121,36 +127,52 @@ class GpuTimes:
 
 
 class CudaBackend:
-    """`Backend` over kernels/cuda, for models that are in the GPU's memory whole."""
+    """`Backend` over kernels/cuda, and over the C kernels for blocks that the processor computes."""
 
-    threads = 0
-    """Of the CPU none."""
+    def __init__(
+        self,
+        device: OwnedDevice,
+        model: DeviceModel,
+        tiers: GpuTiers[BlockMatrices],
+        mixed: MixedPasses | None,
+        kv: TieredKV,
+        *,
+        threads: int,
+        reason: str,
+    ) -> None:
+        """Compute `model`, whose weights `tiers` brings; closes `device` in the end.
 
-    def __init__(self, device: OwnedDevice, model: DeviceModel, tiers: VramWeights, reason: str) -> None:
-        """Compute `model`, whose weights `tiers` has filled; closes `device` in the end."""
+        Without `mixed` all weights are to stay on the GPU. `kv` is reserved with the rest, for the first who
+        asks.
+        """
         self.name = f"cuda sm_{device.compute_capability}"
+        if not tiers.wants_whole:
+            self.name += " + cpu"
         self.reason = reason
+        self.threads = threads
         self.tiers = tiers
-        self.device, self._model = device, model
-        self._new_kv: DeviceKV | None = model.kv
-        """Reserved with the rest, for the first who asks."""
+        self.chunk = model.layout.chunk
+        self.device, self._model, self._mixed = device, model, mixed
+        self._new_kv: TieredKV | None = kv
         self._pass: _Pass | None = None
         """The last one, as long as its rows are there."""
-        self._kv = model.kv
+        self._kv = kv
         """Of the last pass."""
         self._ahead: _Ahead | None = None
         self._times: GpuTimes | None = None
         """None while nobody asks."""
 
     @_told
-    def new_kv(self, max_context: int) -> DeviceKV:
+    def new_kv(self, max_context: int) -> TieredKV:
         """Reserve a cache for this many positions. Raises DeviceError where there is no room."""
-        kv, self._new_kv = self._new_kv, None
-        if kv is not None and kv.max_context == max_context:
-            return kv
+        first, self._new_kv = self._new_kv, None
+        if first is not None and first.max_context == max_context:
+            return first
         kv = self._model.attention.new_kv(max_context)
         kv.fill(self.device)
-        return kv
+        if self._mixed is None:
+            return TieredKV(kv, None, 0)
+        return self._mixed.with_host(kv, max_context)
 
     def embed(self, token_ids: TokenIds) -> DeviceHidden:
         """Take the ids, [T]; they are looked up on the GPU when their pass runs."""
@@ -158,7 +180,7 @@ class CudaBackend:
 
     @_told
     def layers(
-        self, first: int, last: int, x: DeviceHidden, start_pos: int, kv: DeviceKV, cancel: CancelToken
+        self, first: int, last: int, x: DeviceHidden, start_pos: int, kv: TieredKV, cancel: CancelToken
     ) -> None:
         """Run all layers over x, see `Backend.layers`; runs of fewer are not supported."""
         model, ids = self._model, x.of.token_ids
@@ -167,23 +189,37 @@ class CudaBackend:
         if cancel.cancelled:
             raise CancelledError("stopped")
         ahead, self._ahead, self._pass = self._ahead, None, None
-        self.tiers.count_pass()
+        runs = self.tiers.begin_pass(len(ids))
         x.of.end = start_pos + len(ids)
-        if len(ids) > MOST_IDS:
+        if not self.tiers.whole:
+            x.of.states, x.of.on_host = self._shared(runs, ids, start_pos, kv, cancel)
+        elif len(ids) > MOST_IDS:
             begin_step(self.device, model.state, start_pos, ids[:1].tolist())
             assert model.prompt is not None, "chunks are no longer than planned for"
-            x.of.states = model.prompt.run(ids, kv, cancel)
+            x.of.states = model.prompt.run(ids, kv.device, cancel)
         elif len(ids) > 1 or ahead != _Ahead(int(ids[0]), start_pos, kv):
             begin_step(self.device, model.state, start_pos, ids.tolist())
             with self._timed():
-                model.step.run(len(ids), kv)
+                model.step.run(len(ids), kv.device)
         self._pass, self._kv = x.of, kv
+
+    def _shared(
+        self, runs: Sequence[Run], ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
+    ) -> States:
+        """A pass of which not all weights are on the GPU, or not yet."""
+        if self._mixed is None:  # all are to come: there is nobody else to compute
+            self.tiers.ready(self.tiers.blocks, cancel)
+            raise RuntimeError("blocks are missing that nobody brings")
+        with self._timed():
+            return self._mixed.run(runs, ids, start_pos, kv, cancel)
 
     @_told
     def head(self, x: DeviceHidden, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         self._check_present(x)
         step = self._model.step
+        if x.of.on_host is not None:
+            return self._host_head(x.of.on_host[x.first : x.last], cancel)
         if x.of.states is None:
             return self._download(step.logits[x.first : x.last])
         parts = []
@@ -196,23 +232,31 @@ class CudaBackend:
         return np.concatenate(parts)
 
     @_told
-    def next_logits(self, x: DeviceHidden, cancel: CancelToken) -> DeviceLogits:
-        """Logits [V] of the last row of x; they stay on the GPU."""
+    def next_logits(self, x: DeviceHidden, cancel: CancelToken) -> Logits:
+        """Logits [V] of the last row of x; they stay on the GPU where the head is there."""
         self._check_present(x)
+        if x.of.on_host is not None:
+            return HostLogits(self._host_head(x.of.on_host[x.last - 1 : x.last], cancel)[0])
         if x.of.states is None:
             return DeviceLogits(self, x, x.last - 1)
         self._model.step.head(x.of.states[x.last - 1 : x.last])
         return DeviceLogits(self, x, 0)
 
+    def _host_head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
+        assert self._mixed is not None, "hidden states are on the host only where the processor computes"
+        logits = np.empty((len(x), self._model.step.logits.shape[1]), np.float32)
+        self._mixed.head(x, logits, cancel)
+        return logits
+
     def close(self) -> None:
         """Let go of everything on the GPU; the backend cannot be used afterwards."""
         if "_model" not in self.__dict__:
             return
+        self.tiers.close()
         with suppress(DeviceError):  # one that has failed gives everything back, too
             self.device.synchronize()
-        for name in ("_model", "_new_kv", "_kv", "_pass", "_ahead"):
+        for name in ("_model", "_mixed", "_new_kv", "_kv", "_pass", "_ahead"):
             del self.__dict__[name]
-        self.tiers.close()
         with suppress(DeviceError):
             self.device.close()
 
@@ -231,11 +275,14 @@ class CudaBackend:
         self, kv: KVCache, start_pos: int, n_tokens: int = 1
     ) -> list[tuple[Kernel, Callable[[], None]]]:
         """A step of so many tokens from there on, to an id drawn: each kernel, and what launches it."""
-        assert isinstance(kv, DeviceKV), "it came from `new_kv`"
+        assert isinstance(kv, TieredKV), "it came from `new_kv`"
         model = self._model
         begin_step(self.device, model.state, start_pos, [0] * n_tokens)
         greedy = DrawRequest(SamplingParams(temperature=0), Penalties(_NO_IDS, _NO_IDS), 0.0)
-        launches = [*model.step.launches(n_tokens, kv), *model.drawing.launches(model.step.logits[0], greedy)]
+        launches = [
+            *model.step.launches(n_tokens, kv.device),
+            *model.drawing.launches(model.step.logits[0], greedy),
+        ]
         return [(launch.kernel, partial(launch.on, self.device)) for launch in launches]
 
     # -- for `DeviceLogits`
@@ -257,11 +304,11 @@ class CudaBackend:
         with self._timed():
             drawn = model.drawing.begin(model.step.logits[row], request)
         # Behind a row in the middle lies what the pass has computed of the rows after it.
-        begins = position == x.of.end < self._kv.max_context
+        begins = self.tiers.whole and position == x.of.end < self._kv.max_context
         if begins:
             with self._timed():
                 continue_step(self.device, model.state, position)
-                model.step.run(1, self._kv)
+                model.step.run(1, self._kv.device)
         token_id = model.drawing.finish(drawn)
         if begins:
             self._ahead = _Ahead(token_id, position, self._kv)

@@ -7,12 +7,13 @@ value gave.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
 
 from engine.architectures import RopePairing
-from engine.backends.cuda_weights import LayerWeights
+from engine.backends.cuda_weights import LayerVectors
 from engine.config import KVType, Precision
 from engine.model_config import ModelConfig, RopeConfig
 from engine.rope import rope_tables
@@ -27,10 +28,19 @@ _ANGLES_FOR = 1 << 14
 
 
 class DeviceKV:
-    """`KVCache` on a GPU, and what attention to it takes beside it; `fill` it before use."""
+    """`KVCache` on a GPU of some layers, and what attention to it takes beside it; `fill` it before use."""
 
-    def __init__(self, device: Device, config: ModelConfig, layout: KVLayout, most_tokens: int) -> None:
-        """Reserve memory for passes of up to `most_tokens`. Raises DeviceMemoryError."""
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        layout: KVLayout,
+        layers: Sequence[int],
+        most_tokens: int,
+    ) -> None:
+        """Reserve memory of these layers for passes of up to `most_tokens`. Raises DeviceMemoryError."""
+        self.rows = {layer: row for row, layer in enumerate(layers)}
+        """Where in the cache each layer is."""
         self.max_context = layout.max_context
         self.n_bytes = layout.n_bytes
         self.memory = attention.kv_memory(device, layout)
@@ -54,7 +64,7 @@ class DeviceKV:
 
 
 class Attention:
-    """Attention of every layer of one model."""
+    """Attention of the layers of one model that have their keys and values on the GPU."""
 
     def __init__(
         self,
@@ -63,10 +73,12 @@ class Attention:
         precision: Precision,
         kv_type: KVType,
         state: Array,
+        layers: Sequence[int],
         most_tokens: int,
     ) -> None:
-        """For passes of up to `most_tokens`; `state` is as in kernels/cuda/sampling.py."""
-        self._device, self._config, self._state, self._most_tokens = device, config, state, most_tokens
+        """Of these layers, for passes of up to `most_tokens`; `state` is as in kernels/cuda/sampling.py."""
+        self._device, self._config, self._state = device, config, state
+        self._layers, self._most_tokens = layers, most_tokens
         self._floats = precision is Precision.FLOAT
         self._kv_type = attention.KVType.F32 if self._floats else attention.KVType[kv_type.name]
 
@@ -79,13 +91,13 @@ class Attention:
     def new_kv(self, max_context: int) -> DeviceKV:
         """Reserve a cache. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
         c = self._config
-        layout = KVLayout(self._kv_type, c.n_layers, c.n_kv_heads, c.head_dim, max_context)
-        return DeviceKV(self._device, c, layout, self._most_tokens)
+        layout = KVLayout(self._kv_type, len(self._layers), c.n_kv_heads, c.head_dim, max_context)
+        return DeviceKV(self._device, c, layout, self._layers, self._most_tokens)
 
     def step(
         self,
         index: int,
-        layer: LayerWeights,
+        layer: LayerVectors,
         qkv: Array,
         kv: DeviceKV,
         *,
@@ -100,7 +112,7 @@ class Attention:
             self._device,
             qkv,
             kv.memory,
-            index,
+            kv.rows[index],
             self._state,
             kv.scratch,
             self._rotation(index, kv),
@@ -112,7 +124,7 @@ class Attention:
         )
 
     def prompt(
-        self, index: int, layer: LayerWeights, qkv: Array, scale: Array | None, kv: DeviceKV, out: Array
+        self, index: int, layer: LayerVectors, qkv: Array, scale: Array | None, kv: DeviceKV, out: Array
     ) -> None:
         """The same for many tokens: qkv times scale [T] -> out [T, H * E], f16 in the fast precision."""
         q = self._append(index, layer, qkv, scale, kv)
@@ -120,10 +132,11 @@ class Attention:
             self._attend_float(index, q, kv, out)
             return
         window = self._config.window(index)
-        attention.attend_prompt(self._device, q, kv.memory, index, self._state, window=window, halves=out)
+        row = kv.rows[index]
+        attention.attend_prompt(self._device, q, kv.memory, row, self._state, window=window, halves=out)
 
     def _append(
-        self, index: int, layer: LayerWeights, qkv: Array, scale: Array | None, kv: DeviceKV
+        self, index: int, layer: LayerVectors, qkv: Array, scale: Array | None, kv: DeviceKV
     ) -> Array:
         """Put keys and values into the cache -> queries."""
         q = kv.queries[: qkv.shape[0]]
@@ -132,7 +145,7 @@ class Attention:
             qkv,
             q,
             kv.memory,
-            index,
+            kv.rows[index],
             self._state,
             self._rotation(index, kv),
             self._config.query_scale,
@@ -144,15 +157,15 @@ class Attention:
     def _rotation(self, index: int, kv: DeviceKV) -> Rotation:
         return kv.local_rotation if self._config.windowed[index] else kv.rotation
 
-    def _norms(self, layer: LayerWeights) -> HeadNorms | None:
+    def _norms(self, layer: LayerVectors) -> HeadNorms | None:
         if layer.attn_q_norm is None or layer.attn_k_norm is None:
             return None
         return HeadNorms(layer.attn_q_norm, layer.attn_k_norm, self._config.rms_eps)
 
     def _attend_float(self, index: int, q: Array, kv: DeviceKV, out: Array | None) -> None:
         assert out is not None, "in float precision all input of products is floats"
-        window = self._config.window(index)
-        attention.attend_float(self._device, q, kv.memory, index, self._state, out, window=window)
+        row, window = kv.rows[index], self._config.window(index)
+        attention.attend_float(self._device, q, kv.memory, row, self._state, out, window=window)
 
 
 def _reserve(device: Device, rope: RopeConfig, n_positions: int) -> Rotation:

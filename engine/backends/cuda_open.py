@@ -1,36 +1,66 @@
-"""From a GPU to a backend: a plan that fits or is refused with figures, kernels, memory, weights.
+"""From a GPU to a backend: a plan that fits or is refused with figures, kernels, memory, weights on their way.
 
 Knows the order of the steps; which device it is, and what happens when it will not do, is the business of
-`select`. Everything that a reply needs is reserved and compiled here.
+`select`. Everything that a reply needs is reserved and compiled here. The weights come afterwards, while the
+model already answers (`GpuTiers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from engine import errors
 from engine.backends.cuda import CudaBackend, OwnedDevice
+from engine.backends.cuda_memory import ModelMemory
+from engine.backends.cuda_mixed import MixedPasses, TieredKV
 from engine.backends.cuda_model import DeviceModel, Wanted, kernels_of
-from engine.backends.cuda_plan import plan_model, ran_out, settings_for
+from engine.backends.cuda_plan import (
+    gpu_sizes,
+    granted_bytes,
+    layout_of,
+    plan_model,
+    ran_out,
+    settings_for,
+)
+from engine.backends.cuda_weights import BlockMatrices
+from engine.backends.to_open import ToOpen
 from engine.backends.watcher import LoadWatcher
-from engine.config import LoadOptions
+from engine.config import DEFAULT_CHUNK
 from engine.events import GpuFacts
-from engine.model_config import ModelConfig
-from engine.tiers.blocks import Block
+from engine.kv_cache import kv_bytes
+from engine.machine import available_memory, physical_cores
+from engine.requirements import Room, room_for_gpu_host
+from engine.tiers.blocks import Block, BlockKind
+from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import DirectFiles
-from engine.tiers.vram import VramWeights
-from engine.weights import ModelWeights
+from engine.tiers.gpu_planner import plan_tiers
+from engine.tiers.tier_plan import GpuSizes, TierPlan
+from engine.tiers.gpu_tiers import Budgets, GpuTiers
+from engine.tiers.link import Link
+from engine.tiers.loader import Loader, slot_bytes
+from engine.tiers.rates import Rates
+from engine.tiers.store import TieredWeights
+from engine.tiers.wishes import PlaceRule
 from kernels.cuda.device import Kernel
+from kernels.cuda.sampling import MOST_IDS
 from kernels.errors import DeviceError, DeviceMemoryError
 
-_COMPILED, _LOADED = 0.25, 0.85
-"""Progress after these steps."""
+_COMPILED = 0.8
+"""Progress when the kernels are there."""
+_MOST_READERS = 8
+_SPARE_SLOTS = 4
+"""Page-locked slots more than readers: what is copied to the GPU, and what waits for that."""
 
 
 class GpuDevice(OwnedDevice, Protocol):
     """What opening needs of a device beside launching."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Device memory that was allocated and is still referred to."""
+        ...
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are free and that there are."""
@@ -44,22 +74,15 @@ class GpuDevice(OwnedDevice, Protocol):
 
 
 def open_cuda(
-    device: GpuDevice,
-    gpu: GpuFacts,
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    watcher: LoadWatcher,
-) -> CudaBackend:
-    """The model on `device`, all of it; the device is closed with the backend, or when this fails.
+    device: GpuDevice, gpu: GpuFacts, model: ToOpen, rates: Rates | None, watcher: LoadWatcher
+) -> tuple[CudaBackend, Room]:
+    """The model on `device`, which is closed with the backend, or when this fails; and its memory in RAM.
 
-    Raises BudgetError with figures when the model does not fit, DeviceError when the GPU will not do,
-    StreamError, CancelledError.
+    `rates` are this machine's as far as known. Raises BudgetError with figures when the model does not fit,
+    DeviceError when the GPU will not do, StreamError, CancelledError.
     """
     try:
-        return _open(device, gpu, weights, blocks, config, options, max_context, watcher)
+        return _open(device, gpu, model, rates, watcher)
     except BaseException as error:
         with suppress(DeviceError):
             device.close()
@@ -71,19 +94,19 @@ def open_cuda(
 
 
 def _open(
-    device: GpuDevice,
-    gpu: GpuFacts,
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    watcher: LoadWatcher,
-) -> CudaBackend:
+    device: GpuDevice, gpu: GpuFacts, model: ToOpen, rates: Rates | None, watcher: LoadWatcher
+) -> tuple[CudaBackend, Room]:
+    weights, blocks, config, options, max_context = model
     watcher.on_progress("looking at the GPU", 0.0)
     settings = settings_for(device, options)
-    wanted = Wanted(weights, config, options, max_context)
-    plan = plan_model(device, wanted, settings, device.memory()[0])
+    chunk = min(options.chunk or DEFAULT_CHUNK, max_context)
+    wanted = Wanted(weights, config, options, max_context, chunk)
+    planner = _Planner(model, gpu_sizes(device, wanted, settings), rates)
+    free = device.memory()[0]
+    budgets, plan, room = planner.first(granted_bytes(options, free))
+    layout = layout_of(plan, blocks, config)
+    wanted = wanted._replace(chunk=plan.chunk)
+    exact = plan_model(device, wanted, settings, free, layout)
 
     def compiled(done: int, total: int) -> None:
         watcher.check()
@@ -91,39 +114,160 @@ def _open(
 
     device.prepare(kernels_of(device, wanted, settings), compiled)
     watcher.check()
+    watcher.on_progress("preparing the backend", _COMPILED)
     try:
-        model = DeviceModel(device, wanted, settings)
-        model.kv.fill(device)
-        tiers = VramWeights(
-            device,
+        on_device = DeviceModel(device, wanted, settings, layout)
+        on_device.kv.fill(device)
+    except DeviceMemoryError as error:
+        raise ran_out(device, exact, error) from None
+    with ExitStack() as opened:
+        files = DirectFiles(weights.gguf.part_paths)
+        opened.callback(files.close)
+        host = TieredWeights(
+            files,
             blocks,
-            model.weights.places,
-            gpu=gpu,
-            used=plan.n_bytes,
-            budget=plan.budget,
+            budgets.ram - planner.host_kv_bytes(plan),
+            rates,
+            watch=MemoryWatch(),
+            on_change=lambda _: None,  # it is shown with the rest
+            apart=plan.vram,
+            chosen=plan.host,
+            locker=device,
+        )
+        opened.callback(host.close)
+        loader = _loader(device, files, blocks)
+        opened.callback(loader.close)
+        tiers = GpuTiers(
+            device,
+            gpu,
+            ModelMemory(on_device),
+            Link(device, on_device.buffers, options.link_limit),
+            host,
+            loader,
+            plan,
+            budgets,
+            h2d_rate=options.link_limit or (rates.link.h2d if rates and rates.link else None),
+            host_kv=planner.host_kv_bytes(plan),
+            rules=options.place,
+            replan=planner.again,
+            vram_use=lambda: (device.memory()[0], device.used_bytes),
             on_change=watcher.on_tiers,
         )
-        _read(tiers, weights, watcher)
-    except DeviceMemoryError as error:
-        raise ran_out(device, plan, error) from None
-    watcher.on_progress("preparing the backend", _LOADED)
-    model.step.prepare(1, model.kv)
-    if model.prompt is not None:
-        model.prompt.warm_up()
-    device.synchronize()
-    reason = (
-        f"{gpu.name}, {gpu.total_bytes / 1e9:.0f} GB, driver {gpu.driver}, compute capability "
-        f"{gpu.compute_capability}: the model fits its memory"
+        mixed = _shared_passes(device, on_device, tiers, model)
+        if tiers.wants_whole:
+            on_device.step.prepare(1, on_device.kv)
+        if on_device.prompt is not None:
+            on_device.prompt.warm_up()
+        device.synchronize()
+        tiers.begin(host.retarget(plan.vram, chosen=plan.host))
+        opened.pop_all()
+    kv = TieredKV(on_device.kv, None, 0) if mixed is None else mixed.with_host(on_device.kv, max_context)
+    backend = CudaBackend(
+        device,
+        on_device,
+        tiers,
+        mixed,
+        kv,
+        threads=options.threads or physical_cores(),
+        reason=_reason(gpu, plan, blocks),
     )
-    return CudaBackend(device, model, tiers, reason)
+    return backend, room
 
 
-def _read(tiers: VramWeights, weights: ModelWeights, watcher: LoadWatcher) -> None:
-    total = sum(block.n_bytes for block in tiers.blocks)
-    with (
-        closing(DirectFiles(weights.gguf.part_paths)) as files,
-        closing(tiers.load(files, watcher.cancel)) as loading,
-    ):
-        for done in loading:
-            share = _COMPILED + (_LOADED - _COMPILED) * done / total
-            watcher.on_progress("reading the weights", share)
+class _Planner:
+    """Plans for one model on one GPU, first for what there is and then for other budgets."""
+
+    def __init__(self, model: ToOpen, sizes: GpuSizes, rates: Rates | None) -> None:
+        self._model, self._sizes, self._rates = model, sizes, rates
+        self._loaded: TierPlan | None = None
+
+    def first(self, vram: int) -> tuple[Budgets, TierPlan, Room]:
+        """The plan that is loaded, and the memory for it. Raises BudgetError."""
+        _, _, config, options, max_context = self._model
+        room = room_for_gpu_host(config, options, max_context, available_memory())
+        budgets = Budgets(vram, room.weights)
+        self._loaded = plan_tiers(
+            self._model.blocks,
+            self._sizes,
+            *budgets,
+            self._rates,
+            executor=options.executor,
+            gpu_layers=options.gpu_layers,
+            rules=options.place,
+            prefetch=options.prefetch,
+            chunk=options.chunk and min(options.chunk, max_context),
+            link_limit=options.link_limit,
+        )
+        return budgets, self._loaded, room
+
+    def again(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> TierPlan:
+        """The plan for other budgets or rules: cache and buffers of the loaded model stay as they are."""
+        loaded = self._loaded
+        assert loaded is not None, "nothing was loaded"
+        options, blocks = self._model.options, self._model.blocks
+        keep = {b.index for b in blocks if b.kind is BlockKind.HEAD and b.index in loaded.vram}
+        return plan_tiers(
+            blocks,
+            self._sizes,
+            *budgets,
+            self._rates,
+            executor=options.executor,
+            gpu_layers=options.gpu_layers,
+            rules=rules,
+            prefetch=options.prefetch,
+            link_limit=options.link_limit,
+            keep=frozenset(keep),
+            like=loaded,
+        )
+
+    def host_kv_bytes(self, plan: TierPlan) -> int:
+        """Keys and values of the layers whose attention is the processor's."""
+        return len(plan.cpu_attention) * self._sizes.host_kv_layer_bytes
+
+
+def _loader(device: GpuDevice, files: DirectFiles, blocks: Sequence[Block]) -> Loader:
+    """Readers, and the page-locked slots through which they hand on what goes to the GPU."""
+    n_readers = max(1, min(_MOST_READERS, physical_cores()))
+    n_slots, one = n_readers + _SPARE_SLOTS, slot_bytes(blocks)
+    memory = device.pinned(n_slots * one)
+    return Loader(files, [memory[i * one : (i + 1) * one] for i in range(n_slots)], n_readers)
+
+
+def _shared_passes(
+    device: GpuDevice, on_device: DeviceModel, tiers: GpuTiers[BlockMatrices], model: ToOpen
+) -> MixedPasses | None:
+    """What computes while blocks are outside the GPU; None without the C kernels.
+
+    Raises DeviceError where the plan needs them.
+    """
+    weights, _, config, options, _ = model
+    try:
+        from engine.backends.host_blocks import HostBlocks
+    except ImportError as error:
+        if tiers.wants_whole:
+            return None
+        raise errors.DeviceError(
+            "the model does not fit the GPU, and the C kernels that would compute the rest are not installed "
+            f"({error}); install a C compiler and then Tiercel again (make setup)"
+        ) from error
+    plan = tiers.plan
+    processor = HostBlocks(
+        weights,
+        config,
+        options.precision,
+        threads=options.threads or physical_cores(),
+        max_tokens=plan.chunk if plan.cpu_attention else max(MOST_IDS, plan.crossover),
+    )
+    one = kv_bytes(config, 1, options.precision) // config.n_layers
+    return MixedPasses(device, on_device, tiers, processor, config.hidden_size, one)
+
+
+def _reason(gpu: GpuFacts, plan: TierPlan, blocks: Sequence[Block]) -> str:
+    outside = sum(block.n_bytes for block in blocks if block.index not in plan.vram)
+    fits = "the model fits its memory"
+    if outside:
+        fits = f"it holds all but {shown_bytes(outside)} of the model, which the processor helps with"
+    return (
+        f"{gpu.name}, {gpu.total_bytes / 1e9:.0f} GB, driver {gpu.driver}, compute capability "
+        f"{gpu.compute_capability}: {fits}"
+    )

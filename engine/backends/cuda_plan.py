@@ -1,33 +1,38 @@
 """What a model takes on a GPU, to the byte and before anything is reserved, and whether it fits.
 
-Knows the sizes through a `Sketch`, and the words for what does not fit; touches no device. Called by
-`cuda_open` and by `engine.preview`.
+Knows the sizes through a `Sketch`, and the words for what does not fit; touches no device, and does not
+choose what is to be on the GPU (`tiers.gpu_planner` does, by the sizes told here). Called by `cuda_open` and
+by `engine.preview`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from engine.backends.cuda_model import DeviceModel, Wanted
-from engine.backends.cuda_weights import allocate_weights
-from engine.config import KVType, LoadOptions
+from engine.backends.cuda_attention import DeviceKV
+from engine.backends.cuda_model import DeviceLayout, DeviceModel, Wanted
+from engine.backends.cuda_weights import allocate_weights, block_bytes, embedding_bytes, head_bytes, number_of
+from engine.config import LoadOptions
 from engine.errors import BudgetError
+from engine.kv_cache import kv_bytes
+from engine.model_config import ModelConfig
+from engine.tiers.blocks import Block, BlockKind, weight_blocks
 from engine.tiers.budget import Budget, shown_bytes
-from engine.tiers.vram import SLOT_BYTES
+from engine.tiers.link import BUFFER_BYTES
+from engine.tiers.tier_plan import GpuSizes, TierPlan
 from kernels.cuda import launch_settings
 from kernels.cuda.launch_settings import LaunchSettings
-from kernels.cuda.sketch import DeviceKind, Sketch
+from kernels.cuda.sketch import DeviceKind, Sketch, allocated_bytes
 from kernels.errors import DeviceMemoryError
 
 DEFAULT = Budget(percent=Fraction(90))
 """Of the GPU's memory that is free: the rest is for the desktop and for what else begins on it."""
-BESIDE_BYTES = SLOT_BYTES + (256 << 20)
-"""What weights pass through while they load; and what CUDA needs itself as kernels and graphs come."""
-
-
+BESIDE_BYTES = 256 << 20
+"""What CUDA needs itself as kernels and graphs come."""
+CHUNKS = (512, 1024, 2048)
+"""Prompt tokens per pass that a plan may choose from."""
 SETTINGS_FILE = "launch_settings.toml"
 """In `LoadOptions.cache_dir`: what a search measured on this device."""
 
@@ -36,7 +41,10 @@ class DevicePlan(NamedTuple):
     """Memory of a GPU for one model; bytes."""
 
     weights: int
+    """Those that stay."""
     kv: int
+    ring: int
+    """Slots and buffers that others pass through."""
     computing: int
     """For passes and draws, and `BESIDE_BYTES`."""
     budget: int
@@ -45,7 +53,7 @@ class DevicePlan(NamedTuple):
     @property
     def n_bytes(self) -> int:
         """Everything."""
-        return self.weights + self.kv + self.computing
+        return self.weights + self.kv + self.ring + self.computing
 
 
 def settings_for(device: DeviceKind, options: LoadOptions) -> LaunchSettings:
@@ -53,21 +61,88 @@ def settings_for(device: DeviceKind, options: LoadOptions) -> LaunchSettings:
     return launch_settings.load(device, options.cache_dir and options.cache_dir / SETTINGS_FILE)
 
 
-def plan_model(device: DeviceKind, wanted: Wanted, settings: LaunchSettings, free: int) -> DevicePlan:
-    """What the model would take on a device of this kind of which `free` bytes are free.
+def granted_bytes(options: LoadOptions, free: int) -> int:
+    """What a model may take of a GPU's memory of which `free` bytes are free."""
+    return min(free, (options.vram_budget or DEFAULT).resolve(free))
+
+
+def gpu_sizes(device: DeviceKind, wanted: Wanted, settings: LaunchSettings) -> GpuSizes:
+    """What the parts of a model would take on a device of this kind, for the planner.
+
+    The sum of parts is never less than what `plan_model` finds for them together. Raises ValueError for
+    shapes that no kernel takes.
+    """
+    weights, config, options, max_context, chunk = wanted
+    blocks = weight_blocks(weights.gguf, config)
+    in_slots = {
+        block.index: allocated_bytes(block_bytes(weights, number_of(block)))
+        for block in blocks
+        if block.layer is not None
+    }
+    of_blocks = dict(in_slots)
+    head = tuple(block.index for block in blocks if block.kind is BlockKind.HEAD)
+    of_blocks.update(_shared_out(allocated_bytes(head_bytes(weights, config)), [blocks[i] for i in head]))
+    embedding = next((block.index for block in blocks if block.kind is BlockKind.EMBEDDING), None)
+    if embedding is not None:
+        of_blocks[embedding] = allocated_bytes(embedding_bytes(weights))
+    chunks = (chunk,) if options.chunk is not None else sorted({min(each, max_context) for each in CHUNKS})
+    fixed = {}
+    for each in chunks:
+        sketch = Sketch(device)
+        model = DeviceModel(sketch, wanted, settings, _without_blocks(each))
+        fixed[each] = sketch.n_bytes + BESIDE_BYTES
+    layer_bytes = 2 * model.kv.memory.layout.layer_bytes
+    slack = _kv_rounding(model.kv, config.n_layers)
+    return GpuSizes(
+        block_bytes=of_blocks,
+        slot_bytes=in_slots,
+        kv_layer_bytes=layer_bytes,
+        host_kv_layer_bytes=kv_bytes(config, max_context, options.precision) // config.n_layers,
+        fixed_bytes={each: n_bytes + slack for each, n_bytes in fixed.items()},
+        head=head,
+        embedding=embedding,
+    )
+
+
+def layout_of(plan: TierPlan, blocks: Sequence[Block], config: ModelConfig) -> DeviceLayout:
+    """What is on the GPU by a plan."""
+    head = all(block.index in plan.vram for block in blocks if block.kind is BlockKind.HEAD)
+    embedding = any(block.index in plan.vram for block in blocks if block.kind is BlockKind.EMBEDDING)
+    in_vram = [block for block in blocks if block.layer is not None and block.index in plan.vram]
+    return DeviceLayout(
+        vram=frozenset(map(number_of, in_vram)),
+        head=head,
+        embedding=head if config.tied_head else embedding,
+        kv_layers=tuple(layer for layer in range(config.n_layers) if layer not in plan.cpu_attention),
+        slots=plan.slots,
+        slot_bytes=plan.slot_bytes,
+        landing=plan.landing,
+        chunk=plan.chunk,
+        staging_bytes=BUFFER_BYTES,
+    )
+
+
+def plan_model(
+    device: DeviceKind, wanted: Wanted, settings: LaunchSettings, free: int, layout: DeviceLayout
+) -> DevicePlan:
+    """What the parts of the model in `layout` would take on a device of this kind with `free` bytes free.
 
     Raises BudgetError with figures where that is more than the budget, and ValueError for shapes that no
     kernel takes.
     """
-    granted = min(free, (wanted.options.vram_budget or DEFAULT).resolve(free))
     stored = Sketch(device)
-    allocate_weights(stored, wanted.weights, wanted.config)
+    allocate_weights(
+        stored, wanted.weights, wanted.config, layout.vram, head=layout.head, embedding=layout.embedding
+    )
     sketch = Sketch(device)
-    kv = DeviceModel(sketch, wanted, settings).kv
-    computing = sketch.n_bytes + BESIDE_BYTES - stored.n_bytes - kv.n_bytes
-    plan = DevicePlan(stored.n_bytes, kv.n_bytes, computing, granted)
+    model = DeviceModel(sketch, wanted, settings, layout)
+    passed_through = [*model.slots, *model.buffers, *([] if model.landing is None else [model.landing])]
+    ring = sum(allocated_bytes(array.nbytes) for array in passed_through)
+    computing = sketch.n_bytes + BESIDE_BYTES - stored.n_bytes - model.kv.n_bytes - ring
+    granted = granted_bytes(wanted.options, free)
+    plan = DevicePlan(stored.n_bytes, model.kv.n_bytes, ring, computing, granted)
     if plan.n_bytes > granted:
-        raise _does_not_fit(device, wanted, settings, plan, free)
+        raise _does_not_fit(device, wanted, plan, free)
     return plan
 
 
@@ -80,33 +155,46 @@ def ran_out(device: DeviceKind, plan: DevicePlan, refused: DeviceMemoryError) ->
     )
 
 
-def _does_not_fit(
-    device: DeviceKind, wanted: Wanted, settings: LaunchSettings, plan: DevicePlan, free: int
-) -> BudgetError:
-    """What the model takes, what there is, and what would make it fit."""
-
-    def needed(changed: Wanted) -> int:
-        sketch = Sketch(device)
-        DeviceModel(sketch, changed, settings)
-        return sketch.n_bytes + BESIDE_BYTES
-
-    ways = []
-    contexts = range(64, wanted.max_context, 64)
-    n_fitting = bisect_right(
-        contexts, plan.budget, key=lambda context: needed(wanted._replace(max_context=context))
+def _without_blocks(chunk: int) -> DeviceLayout:
+    """What is on the GPU whatever is not."""
+    return DeviceLayout(
+        vram=frozenset(),
+        head=False,
+        embedding=False,
+        kv_layers=(),
+        slots=0,
+        slot_bytes=0,
+        landing=False,
+        chunk=chunk,
+        staging_bytes=BUFFER_BYTES,
     )
-    if n_fitting:
-        ways.append(f"a context of {contexts[n_fitting - 1]} or less (-c)")
-    smaller = replace(wanted.options, kv_type=KVType.Q8_0)
-    if needed(wanted._replace(options=smaller)) <= plan.budget:
-        ways.append(f"a cache of 8 bits (--kv-type {KVType.Q8_0})")
+
+
+def _shared_out(n_bytes: int, blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """One allocation, by index of the blocks in it: in proportion to their rows."""
+    total, before, rows = sum(block.pieces[0].n_rows for block in blocks), 0, 0
+    for block in blocks:
+        rows += block.pieces[0].n_rows
+        until = n_bytes * rows // total
+        yield block.index, until - before
+        before = until
+
+
+def _kv_rounding(kv: DeviceKV, n_layers: int) -> int:
+    """The most by which keys and values of some layers take more than those of one times their number."""
+    layer_bytes = kv.memory.layout.layer_bytes
+    return max(2 * (allocated_bytes(n * layer_bytes) - n * layer_bytes) for n in range(n_layers + 1))
+
+
+def _does_not_fit(device: DeviceKind, wanted: Wanted, plan: DevicePlan, free: int) -> BudgetError:
+    """What the model takes, what there is, and what to do."""
     enough = -(-plan.n_bytes // 10**6)  # rounded up: what is named must do
+    ways = "a smaller context (-c)"
     if enough * 10**6 <= free:
-        ways.append(f"a budget of {enough}M or more (--vram-budget)")
-    advice = f"; it would with {', or '.join(ways)}" if ways else ""
+        ways = f"{enough}M or more (--vram-budget), or {ways}"
     return BudgetError(
         f"the model does not fit the memory of {device.name}: {shown_bytes(plan.weights)} of weights, "
-        f"{shown_bytes(plan.kv)} for a context of {wanted.max_context} tokens and "
-        f"{shown_bytes(plan.computing)} for computing, and the budget is {shown_bytes(plan.budget)} of "
-        f"{shown_bytes(free)} that are free{advice}"
+        f"{shown_bytes(plan.ring)} that others pass through, {shown_bytes(plan.kv)} for a context of "
+        f"{wanted.max_context} tokens and {shown_bytes(plan.computing)} for computing, and the budget is "
+        f"{shown_bytes(plan.budget)} of {shown_bytes(free)} that are free; give {ways}"
     )

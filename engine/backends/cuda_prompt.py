@@ -1,8 +1,8 @@
 """A pass of many tokens on the GPU: each matrix is expanded, a piece at a time, and multiplied by cuBLAS.
 
-Knows the order of the kernels in a layer; what a layer computes is said in `numpy_backend`. Activations are
-half floats in the fast precision, every row scaled by a power of two that the kernel behind the product takes
-out again, and float32 in the exact one.
+Knows the order of the kernels in a block, and nothing of how blocks get here; what a block computes is said
+in `numpy_backend`. Activations are half floats in the fast precision, every row scaled by a power of two that
+the kernel behind the product takes out again, and float32 in the exact one.
 
 Letters: T tokens, D hidden size, F inner size of the feed-forward layer, K columns of a matrix.
 """
@@ -10,20 +10,29 @@ Letters: T tokens, D hidden size, F inner size of the feed-forward layer, K colu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from engine.backends.base import TokenIds
 from engine.backends.cuda_attention import Attention, DeviceKV
-from engine.backends.cuda_weights import ACTIVATIONS, DeviceWeights, LayerWeights, Projection
+from engine.backends.cuda_weights import (
+    ACTIVATIONS,
+    BlockMatrices,
+    DeviceWeights,
+    LayerVectors,
+    Projection,
+    block_specs,
+)
 from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.model_config import ModelConfig
+from engine.weights import ModelWeights
+from kernels.cuda.crossing import from_host, to_host
 from kernels.cuda.device import Array, Device, Event
-from kernels.cuda.matrices import DeviceMatrix, dequantize, embedding
+from kernels.cuda.matrices import dequantize, embedding
 from kernels.cuda.norms import Half, add_norm, gated
 
 EXPANDED_BYTES = 256 << 20
@@ -74,23 +83,28 @@ class Prompt:
     def __init__(
         self,
         device: Device,
+        source: ModelWeights,
         weights: DeviceWeights,
         config: ModelConfig,
         precision: Precision,
         attention: Attention,
         chunk: int,
     ) -> None:
-        """Reserve memory."""
+        """Reserve memory, which does not depend on what `weights` holds."""
         c = config
         self._device, self._weights, self._config, self._attention = device, weights, config, attention
         halves = precision is Precision.FAST
         kind = np.dtype(np.float16 if halves else np.float32)
-        matrices = [matrix for layer in weights.layers for matrix in layer.matrices]
-        largest = max(matrix.n_rows * matrix.n_columns for matrix in matrices)
-        widest = max(matrix.n_columns for matrix in matrices)
+        specs = [
+            spec for number in range(2 * c.n_layers) for part in block_specs(source, number) for spec in part
+        ]
+        self._shapes = sorted({(spec.n_rows, spec.n_columns) for spec in specs})
+        """Of all matrices that are multiplied."""
+        largest = max(n_rows * n_columns for n_rows, n_columns in self._shapes)
+        widest = max(n_columns for _, n_columns in self._shapes)
         self._x = device.empty((chunk, c.hidden_size), np.float32)
         self._update = device.empty((chunk, c.hidden_size), np.float32)
-        longest = max(weights.layers[0].qkv.n_rows, 2 * c.ffn_size, c.hidden_size)
+        longest = max((c.n_heads + 2 * c.n_kv_heads) * c.head_dim, 2 * c.ffn_size, c.hidden_size)
         self._wide = device.empty(chunk * longest, np.float32)
         """First query, key and value, then gate and up."""
         self._rows = device.empty(chunk * widest, kind)
@@ -102,65 +116,101 @@ class Prompt:
         self._host_ids = device.pinned(4 * chunk).view(np.int32)
         self._ids_copied: Event | None = None
 
+    @property
+    def x(self) -> Array:
+        """[chunk, D] f32: hidden states between runs of blocks, and after the last one."""
+        return self._x
+
     def run(self, token_ids: TokenIds, kv: DeviceKV, cancel: CancelToken) -> Array:
         """Run ids from the position in the state on through all layers -> hidden states [T, D] f32.
 
-        They hold until the next call. Raises CancelledError.
+        They hold until the next call. Raises CancelledError. Embedding and blocks are all on the GPU.
         """
-        x = self._embed(token_ids)
+        self.embed(token_ids)
+        x, blocks = self._x[: len(token_ids)], self._weights.blocks
         update: _Update | None = None
         running: deque[Event] = deque()
-        for index, layer in enumerate(self._weights.layers):
+        for layer in range(self._config.n_layers):
             if cancel.cancelled:
                 raise CancelledError("stopped")
-            update = self._attend(index, layer, x, update, kv)
-            update = self._feed_forward(layer, x, update)
+            update = self._block(blocks[2 * layer], x, update, kv)
+            update = self._block(blocks[2 * layer + 1], x, update, kv)
             running.append(self._device.record())
             if len(running) > _LAYERS_AHEAD:
                 running.popleft().wait()
         self._add(x, update, None, None)
         return x
 
-    def warm_up(self) -> None:
-        """Multiply once with matrices of every shape, whatever is in memory: cuBLAS loads its kernels."""
-        chunk, shapes = self._x.shape[0], set[tuple[int, int]]()
-        for layer in self._weights.layers:
-            for matrix in layer.matrices:
-                shapes |= {(part.n_rows, matrix.n_columns) for part in self._parts(matrix)}
-        for n_rows, n_columns in sorted(shapes):
-            out = self._wide[: chunk * n_rows].reshape(chunk, n_rows)
-            expanded = self._expanded[: n_rows * n_columns].reshape(n_rows, n_columns)
-            self._matmul(self._values(chunk, n_columns), expanded, out)
-
-    def _embed(self, token_ids: TokenIds) -> Array:
-        n_tokens = len(token_ids)
+    def embed(self, token_ids: TokenIds) -> None:
+        """Look ids up, into the first rows of `x`; the embedding is on the GPU."""
+        n_tokens, table = len(token_ids), self._weights.embedding
+        assert table is not None, "who has no embedding on the GPU looks ids up elsewhere"
         if self._ids_copied is not None:
             self._ids_copied.wait()
         self._host_ids[:n_tokens] = token_ids
         self._device.copy_async(self._ids[:n_tokens], self._host_ids[:n_tokens])
         self._ids_copied = self._device.record()
+        scale = self._config.embedding_scale
+        embedding(self._device, self._ids[:n_tokens], table.matrix, scale, self._x[:n_tokens])
+
+    def run_blocks(self, blocks: Sequence[BlockMatrices], n_tokens: int, kv: DeviceKV) -> None:
+        """Run blocks that follow each other over the first rows of `x`; the first position is in the state.
+
+        Returns at once.
+        """
         x = self._x[:n_tokens]
-        table, scale = self._weights.embedding, self._config.embedding_scale
-        embedding(self._device, self._ids[:n_tokens], table, scale, x)
-        return x
+        update: _Update | None = None
+        for block in blocks:
+            update = self._block(block, x, update, kv)
+        self._add(x, update, None, None)
+
+    def arrive(self, address: np.uint64, n_tokens: int) -> None:
+        """Read the first rows of `x` from `Device.host_address` of [T, D] f32."""
+        from_host(self._device, address, self._x[:n_tokens])
+
+    def leave(self, address: np.uint64, n_tokens: int) -> None:
+        """Write them to it."""
+        to_host(self._device, self._x[:n_tokens], address)
+
+    def warm_up(self) -> None:
+        """Multiply once with matrices of every shape, whatever is in memory: cuBLAS loads its kernels."""
+        chunk = self._x.shape[0]
+        shapes = {
+            (part.n_rows, n_columns)
+            for n_rows, n_columns in self._shapes
+            for part in self._parts(n_rows, n_columns)
+        }
+        for n_rows, n_columns in sorted(shapes):
+            out = self._wide[: chunk * n_rows].reshape(chunk, n_rows)
+            expanded = self._expanded[: n_rows * n_columns].reshape(n_rows, n_columns)
+            self._matmul(self._values(chunk, n_columns), expanded, out)
+
+    def _block(self, block: BlockMatrices, x: Array, update: _Update | None, kv: DeviceKV) -> _Update:
+        """One block -> its update, which the next norm adds to x; the norm here adds the one before it."""
+        vectors = self._weights.vectors.layers[block.layer]
+        if block.is_attention:
+            return self._attend(block, vectors, x, update, kv)
+        return self._feed_forward(block, vectors, x, update)
 
     def _attend(
-        self, index: int, layer: LayerWeights, x: Array, update: _Update | None, kv: DeviceKV
+        self, block: BlockMatrices, vectors: LayerVectors, x: Array, update: _Update | None, kv: DeviceKV
     ) -> _Update:
-        normed = self._norm(x, update, layer.attn_norm)
-        qkv = self._project(layer.qkv, normed)
+        normed = self._norm(x, update, vectors.attn_norm)
+        qkv = self._project(block.first, normed)
         c = self._config
         mixed = Rows(self._values(qkv.shape[0], c.n_heads * c.head_dim), None)
-        self._attention.prompt(index, layer, qkv, normed.scale, kv, mixed.values)
-        return self._updated(layer.attn_output, mixed, layer.post_attention_norm)
+        self._attention.prompt(block.layer, vectors, qkv, normed.scale, kv, mixed.values)
+        return self._updated(block.second, mixed, vectors.post_attention_norm)
 
-    def _feed_forward(self, layer: LayerWeights, x: Array, update: _Update) -> _Update:
-        normed = self._norm(x, update, layer.ffn_norm)
-        gate_up = self._project(layer.gate_up, normed)
+    def _feed_forward(
+        self, block: BlockMatrices, vectors: LayerVectors, x: Array, update: _Update | None
+    ) -> _Update:
+        normed = self._norm(x, update, vectors.ffn_norm)
+        gate_up = self._project(block.first, normed)
         inner = self._input(1, gate_up.shape[0], self._config.ffn_size)
         activation = ACTIVATIONS[self._config.activation]
         gated(self._device, gate_up, activation, scale=normed.scale, half=inner.half, floats=inner.floats)
-        return self._updated(layer.ffn_down, inner, layer.post_ffw_norm)
+        return self._updated(block.second, inner, vectors.post_ffw_norm)
 
     def _norm(self, x: Array, update: _Update | None, weight: Array) -> Rows:
         normed = self._input(0, *x.shape)
@@ -205,17 +255,17 @@ class Prompt:
         """x [T, K] times every matrix -> out [T, rows of all], to be multiplied with the scale of x."""
         column = 0
         for matrix in projection.matrices:
-            for first_row, n_rows in self._parts(matrix):
+            for first_row, n_rows in self._parts(matrix.n_rows, matrix.n_columns):
                 expanded = self._expanded[: n_rows * matrix.n_columns].reshape(n_rows, matrix.n_columns)
                 dequantize(self._device, matrix, first_row, n_rows, expanded)
                 self._matmul(x.values, expanded, out[:, column : column + n_rows])
                 column += n_rows
 
-    def _parts(self, matrix: DeviceMatrix) -> Iterator[_Part]:
-        """Cut the rows into what is expanded at a time."""
-        most = self._expanded.shape[0] // matrix.n_columns
-        for first in range(0, matrix.n_rows, most):
-            yield _Part(first, min(most, matrix.n_rows - first))
+    def _parts(self, n_rows: int, n_columns: int) -> Iterator[_Part]:
+        """Cut the rows of a matrix into what is expanded at a time."""
+        most = self._expanded.shape[0] // n_columns
+        for first in range(0, n_rows, most):
+            yield _Part(first, min(most, n_rows - first))
 
     def _matmul(self, x: Array, expanded: Array, out: Array) -> None:
         multiply = self._device.matmul_float if self._scales is None else self._device.matmul_half

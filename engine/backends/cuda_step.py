@@ -1,10 +1,9 @@
-"""A pass of one to eight tokens on the GPU: products with the weights as they lie, one graph for each size.
+"""A pass of one to eight tokens on the GPU, or the part that it computes: products with weights as they lie.
 
-Knows the order of the kernels in a layer, and in which form each product wants its input; does not know where
-ids come from or what is done with logits. Position and ids are in device memory, so that one graph serves
-every step of its size. What a layer computes is said in `numpy_backend`.
-
-Letters: T tokens, D hidden size, F inner size of the feed-forward layer, V vocabulary.
+Knows the order of the kernels in a block, and in which form each product wants its input; does not know where
+ids come from, what is done with logits, or how blocks get here. What is run again and again is a graph;
+position and ids are in device memory, so that one graph serves every step of its size. What a block computes
+is said in `numpy_backend`.
 """
 
 from __future__ import annotations
@@ -16,36 +15,36 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.backends.cuda_attention import Attention, DeviceKV
-from engine.backends.cuda_weights import ACTIVATIONS, DeviceWeights, LayerWeights, Projection
+from engine.backends.cuda_rows import Forms, Input, StepRows, reserve_rows
+from engine.backends.cuda_weights import (
+    ACTIVATIONS,
+    BlockMatrices,
+    DeviceWeights,
+    LayerVectors,
+    Projection,
+)
 from engine.config import Precision
 from engine.model_config import ModelConfig
+from engine.weights import ModelWeights
+from kernels.cuda.crossing import from_host, to_host
 from kernels.cuda.device import Array, Device, Graph
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix, embedding
-from kernels.cuda.norms import Rounded, add_norm, gated, round_rows, rounded
+from kernels.cuda.norms import Rounded, add_norm, gated, round_rows
 from kernels.cuda.products import multiply, multiply_gated
-from kernels.cuda.sampling import MOST_IDS
 from kernels.cuda.sketch import Launch, Sketch
 
+MOST_GRAPHS = 2048
+"""Of runs of blocks; when there are more, all are dropped: plans have changed, and most serve no more."""
 
-class Input(NamedTuple):
-    """Input of products, a row for each token, in the forms that any of their matrices wants."""
 
-    rounded: Rounded | None
-    """For quantised matrices in the fast precision."""
-    floats: Array | None
-    """f32, for all others."""
+class _Run(NamedTuple):
+    """What a graph of some blocks is known by. Blocks in it cannot go, and no other one gets their place."""
 
-    def rows(self, n_tokens: int) -> Input:
-        """The first rows."""
-        return Input(
-            None if self.rounded is None else self.rounded.rows(0, n_tokens),
-            None if self.floats is None else self.floats[:n_tokens],
-        )
-
-    def only(self, *, rounded: bool, floats: bool) -> Input:
-        """Some of the forms."""
-        return Input(self.rounded if rounded else None, self.floats if floats else None)
+    blocks: tuple[BlockMatrices, ...]
+    n_tokens: int
+    arrives: np.uint64 | None
+    leaves: np.uint64 | None
 
 
 class Step:
@@ -54,6 +53,7 @@ class Step:
     def __init__(
         self,
         device: Device,
+        source: ModelWeights,
         weights: DeviceWeights,
         config: ModelConfig,
         precision: Precision,
@@ -61,48 +61,38 @@ class Step:
         state: Array,
         settings: LaunchSettings,
     ) -> None:
-        """Reserve memory. `state` is as in kernels/cuda/sampling.py."""
-        c, layers = config, weights.layers
-        self._device, self._weights, self._config = device, weights, config
-        self._rounds = precision is Precision.FAST
+        """Reserve memory, which does not depend on what `weights` holds. `state` is as in sampling.py."""
+        self._device, self._weights, self._config, self._precision = device, weights, config, precision
         self._attention, self._state, self._settings = attention, state, settings
-        by_norms = [each for layer in layers for each in (layer.qkv, layer.gate_up)]
-        self._rows = _Rows(
-            x=device.empty((MOST_IDS, c.hidden_size), np.float32),
-            update=device.empty((MOST_IDS, c.hidden_size), np.float32),
-            qkv=device.empty((MOST_IDS, layers[0].qkv.n_rows), np.float32),
-            gate_up=device.empty((MOST_IDS, 2 * c.ffn_size), np.float32),
-            inner=device.empty((MOST_IDS, c.ffn_size), np.float32),
-            logits=device.empty((MOST_IDS, c.vocab_size), np.float32),
-            normed=self._room([*by_norms, weights.head], c.hidden_size),
-            mixed=self._room([layer.attn_output for layer in layers], c.n_heads * c.head_dim),
-            gated=self._room([layer.ffn_down for layer in layers], c.ffn_size),
-        )
-        self._graphs: dict[int, Graph] = {}
+        self._rows = reserve_rows(device, source, config, precision)
+        self._passes: dict[int, Graph] = {}
+        """By number of tokens."""
+        self._runs: dict[_Run, Graph] = {}
         self._kv: DeviceKV | None = None
         """The cache that the graphs use."""
+
+    @property
+    def x(self) -> Array:
+        """[8, D] f32: hidden states between runs of blocks."""
+        return self._rows.x
 
     @property
     def logits(self) -> Array:
         """[8, V] f32: the first rows are of the last pass, or of the last call of `head`."""
         return self._rows.logits
 
+    # -- the whole model
+
     def run(self, n_tokens: int, kv: DeviceKV) -> None:
-        """Run the tokens in the state through all layers and the head, into `logits`."""
+        """Run the tokens in the state through all layers and the head, into `logits`; all are on the GPU."""
         self.prepare(n_tokens, kv)
-        self._graphs[n_tokens].launch()
+        self._passes[n_tokens].launch()
 
     def prepare(self, n_tokens: int, kv: DeviceKV) -> None:
         """Capture the graph of such passes, unless it is there."""
-        if kv is not self._kv:
-            self._graphs.clear()
-            self._kv = kv
-        if n_tokens not in self._graphs:
-            self._graphs[n_tokens] = self._device.capture(lambda: self._pass(n_tokens, kv))
-
-    def head(self, x: Array) -> None:
-        """Final norm and output projection of x [T, D], T up to 8, into `logits`; x is left alone."""
-        self._head(x, self._rows.first(x.shape[0]), None)
+        self._use(kv)
+        if n_tokens not in self._passes:
+            self._passes[n_tokens] = self._device.capture(lambda: self._pass(n_tokens, kv))
 
     def launches(self, n_tokens: int, kv: DeviceKV) -> list[Launch]:
         """What a pass of so many tokens consists of, one by one."""
@@ -111,48 +101,124 @@ class Step:
         other._pass(n_tokens, kv)
         return noted.launches
 
+    # -- a part of it
+
+    def embed(self, n_tokens: int) -> None:
+        """Look the tokens in the state up, into `x`; the embedding is on the GPU."""
+        table = self._weights.embedding
+        assert table is not None, "who has no embedding on the GPU looks ids up elsewhere"
+        ids = self._state[1 : 1 + n_tokens]
+        embedding(self._device, ids, table.matrix, self._config.embedding_scale, self._rows.x[:n_tokens])
+
+    def run_blocks(
+        self,
+        blocks: Sequence[BlockMatrices],
+        n_tokens: int,
+        kv: DeviceKV,
+        *,
+        arrives: np.uint64 | None,
+        leaves: np.uint64 | None,
+    ) -> None:
+        """Run blocks that follow each other over `x`; the positions are in the state.
+
+        `arrives` and `leaves` are `Device.host_address` of [T, D] f32: hidden states are first read from
+        there, and written there in the end. None leaves them in `x`.
+        """
+        self._use(kv)
+        run = _Run(tuple(blocks), n_tokens, arrives, leaves)
+        graph = self._runs.get(run)
+        if graph is None:
+            if len(self._runs) >= MOST_GRAPHS:
+                self._runs.clear()
+            graph = self._runs[run] = self._device.capture(lambda: self._run(run, kv))
+        graph.launch()
+
+    def head(self, x: Array) -> None:
+        """Final norm and output projection of x [T, D], T up to 8, into `logits`; x is left alone."""
+        self._head(x, self._rows.first(x.shape[0]), None)
+
+    def forget_passes(self) -> None:
+        """Let go of what passes through the whole model hold: embedding, blocks and head."""
+        self._passes.clear()
+
+    def forget(self, block: BlockMatrices) -> None:
+        """Let go of a block that will be used no more."""
+        self._passes.clear()
+        for run in [run for run in self._runs if block in run.blocks]:
+            del self._runs[run]
+
     # -- one pass
 
+    def _use(self, kv: DeviceKV) -> None:
+        if kv is not self._kv:
+            self._passes.clear()
+            self._runs.clear()
+            self._kv = kv
+
     def _pass(self, n_tokens: int, kv: DeviceKV) -> None:
-        rows, weights = self._rows.first(n_tokens), self._weights
-        embedding(
-            self._device,
-            self._state[1 : 1 + n_tokens],
-            weights.embedding,
-            self._config.embedding_scale,
-            rows.x,
-        )
+        rows, blocks = self._rows.first(n_tokens), self._weights.blocks
+        self.embed(n_tokens)
         post_norm: Array | None = None
-        for index, layer in enumerate(weights.layers):
-            post_norm = self._attend(index, layer, rows, post_norm, kv)
-            post_norm = self._feed_forward(layer, rows, post_norm)
+        for number in range(2 * self._config.n_layers):
+            post_norm = self._block(blocks[number], rows, post_norm, kv)
         self._head(rows.x, rows, post_norm)
 
-    def _attend(
-        self, index: int, layer: LayerWeights, rows: _Rows, post_norm: Array | None, kv: DeviceKV
+    def _run(self, run: _Run, kv: DeviceKV) -> None:
+        rows = self._rows.first(run.n_tokens)
+        if run.arrives is not None:
+            from_host(self._device, run.arrives, rows.x)
+        post_norm: Array | None = None
+        for block in run.blocks:
+            post_norm = self._block(block, rows, post_norm, kv)
+        if post_norm is not None:
+            eps = self._config.rms_eps
+            add_norm(self._device, rows.x, None, eps, update=rows.update, post_weight=post_norm)
+        if run.leaves is not None:
+            to_host(self._device, rows.x, run.leaves)
+
+    def _block(
+        self, block: BlockMatrices, rows: StepRows, post_norm: Array | None, kv: DeviceKV
     ) -> Array | None:
-        normed = self._norm(rows.x, layer.attn_norm, rows, post_norm, layer.qkv)
-        self._multiply(layer.qkv, normed, rows.qkv)
-        mixed = self._wanted(rows.mixed, layer.attn_output)
-        self._attention.step(index, layer, rows.qkv, kv, rounded=mixed.rounded, floats=mixed.floats)
-        return self._add(layer.attn_output, mixed, rows, layer.post_attention_norm)
+        """One block; `post_norm`, given and returned, is what the update that is still to be added is normed
+        with, None where there is none."""
+        vectors = self._weights.vectors.layers[block.layer]
+        if block.is_attention:
+            return self._attend(block, vectors, rows, post_norm, kv)
+        return self._feed_forward(block, vectors, rows, post_norm)
 
-    def _feed_forward(self, layer: LayerWeights, rows: _Rows, post_norm: Array | None) -> Array | None:
-        normed = self._norm(rows.x, layer.ffn_norm, rows, post_norm, layer.gate_up)
-        gated_rows = self._wanted(rows.gated, layer.ffn_down)
-        self._gate(layer.gate_up, normed, rows, gated_rows)
-        return self._add(layer.ffn_down, gated_rows, rows, layer.post_ffw_norm)
+    def _attend(
+        self,
+        block: BlockMatrices,
+        vectors: LayerVectors,
+        rows: StepRows,
+        post_norm: Array | None,
+        kv: DeviceKV,
+    ) -> Array | None:
+        normed = self._norm(rows.x, vectors.attn_norm, rows, post_norm, block.first)
+        self._multiply(block.first, normed, rows.qkv)
+        mixed = rows.mixed.only(self._wanted(block.second))
+        self._attention.step(block.layer, vectors, rows.qkv, kv, rounded=mixed.rounded, floats=mixed.floats)
+        return self._add(block.second, mixed, rows, vectors.post_attention_norm)
 
-    def _head(self, x: Array, rows: _Rows, post_norm: Array | None) -> None:
+    def _feed_forward(
+        self, block: BlockMatrices, vectors: LayerVectors, rows: StepRows, post_norm: Array | None
+    ) -> Array | None:
+        normed = self._norm(rows.x, vectors.ffn_norm, rows, post_norm, block.first)
+        gated_rows = rows.gated.only(self._wanted(block.second))
+        self._gate(block.first, normed, rows, gated_rows)
+        return self._add(block.second, gated_rows, rows, vectors.post_ffw_norm)
+
+    def _head(self, x: Array, rows: StepRows, post_norm: Array | None) -> None:
         head = self._weights.head
-        normed = self._norm(x, self._weights.output_norm, rows, post_norm, head)
-        self._multiply(head, normed, rows.logits)
+        assert head is not None, "who has no head on the GPU computes logits elsewhere"
+        normed = self._norm(x, self._weights.vectors.output_norm, rows, post_norm, head.projection)
+        self._multiply(head.projection, normed, rows.logits)
 
     def _norm(
-        self, x: Array, weight: Array, rows: _Rows, post_norm: Array | None, projection: Projection
+        self, x: Array, weight: Array, rows: StepRows, post_norm: Array | None, projection: Projection
     ) -> Input:
         """The norm of x for a projection. With `post_norm` the update is normed by it and added first."""
-        normed = self._wanted(rows.normed, projection)
+        normed = rows.normed.only(self._wanted(projection))
         add_norm(
             self._device,
             x,
@@ -165,7 +231,7 @@ class Step:
         )
         return normed
 
-    def _add(self, projection: Projection, x: Input, rows: _Rows, post_norm: Array | None) -> Array | None:
+    def _add(self, projection: Projection, x: Input, rows: StepRows, post_norm: Array | None) -> Array | None:
         """Add a projection to the hidden states; where it is normed before, the next `_norm` does both."""
         if post_norm is None:
             self._multiply(projection, x, rows.x, accumulate=True)
@@ -173,7 +239,7 @@ class Step:
             self._multiply(projection, x, rows.update)
         return post_norm
 
-    def _gate(self, gate_up: Projection, normed: Input, rows: _Rows, out: Input) -> None:
+    def _gate(self, gate_up: Projection, normed: Input, rows: StepRows, out: Input) -> None:
         activation = ACTIVATIONS[self._config.activation]
         if len(gate_up.matrices) > 1:  # of two types
             self._multiply(gate_up, normed, rows.gate_up)
@@ -201,62 +267,11 @@ class Step:
             )
             column += matrix.n_rows
 
-    # -- forms of input
-
-    def _room(self, projections: Sequence[Projection], n_columns: int) -> Input:
-        """Memory for input of any of them."""
-        rounds = any(self._wants(each)[0] for each in projections)
-        floats = any(self._wants(each)[1] for each in projections)
-        return Input(
-            rounded(self._device, MOST_IDS, n_columns) if rounds else None,
-            self._device.empty((MOST_IDS, n_columns), np.float32) if floats else None,
-        )
-
-    def _wanted(self, room: Input, projection: Projection) -> Input:
-        """The forms that this projection wants."""
-        rounds, floats = self._wants(projection)
-        return room.only(rounded=rounds, floats=floats)
-
-    def _wants(self, projection: Projection) -> tuple[bool, bool]:
-        """Whether any of its matrices wants rounded input, and whether any wants floats."""
-        wishes = [self._rounds and matrix.is_quantised for matrix in projection.matrices]
-        return any(wishes), not all(wishes)
+    def _wanted(self, projection: Projection) -> Forms:
+        return Forms.of(projection.matrices, self._precision)
 
     def _form(self, matrix: DeviceMatrix, x: Input) -> Rounded | Array:
         """The form for one matrix."""
-        form = x.rounded if self._rounds and matrix.is_quantised else x.floats
+        form = x.rounded if Forms.of([matrix], self._precision).rounded else x.floats
         assert form is not None, "there is room for every form that a matrix wants"
         return form
-
-
-class _Rows(NamedTuple):
-    """Memory of a pass, a row for each token; f32 but for `Input`."""
-
-    x: Array
-    """Hidden states."""
-    update: Array
-    """What is normed before it is added to x."""
-    qkv: Array
-    gate_up: Array
-    """Where gate and up are two matrices."""
-    inner: Array
-    """[T, F], gated, before it is rounded."""
-    logits: Array
-    normed: Input
-    mixed: Input
-    """What attention gives."""
-    gated: Input
-
-    def first(self, n_tokens: int) -> _Rows:
-        """The rows of so many tokens."""
-        return _Rows(
-            x=self.x[:n_tokens],
-            update=self.update[:n_tokens],
-            qkv=self.qkv[:n_tokens],
-            gate_up=self.gate_up[:n_tokens],
-            inner=self.inner[:n_tokens],
-            logits=self.logits[:n_tokens],
-            normed=self.normed.rows(n_tokens),
-            mixed=self.mixed.rows(n_tokens),
-            gated=self.gated.rows(n_tokens),
-        )

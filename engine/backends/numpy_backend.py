@@ -11,7 +11,7 @@ import numpy as np
 from engine.architectures import Activation, RopePairing
 from engine.backends.base import Float32Array, TokenIds
 from engine.cancel import CancelToken
-from engine.config import Precision
+from engine.config import DEFAULT_CHUNK, Precision
 from engine.errors import CancelledError
 from engine.kv_cache import HostKV, allocate_kv
 from engine.logits import HostLogits
@@ -31,10 +31,16 @@ class NumpyBackend:
     """Its weights are mapped from the file."""
 
     def __init__(
-        self, weights: ModelWeights, config: ModelConfig, precision: Precision, reason: str = ""
+        self,
+        weights: ModelWeights,
+        config: ModelConfig,
+        precision: Precision,
+        reason: str = "",
+        chunk: int = DEFAULT_CHUNK,
     ) -> None:
         """Compute `config`'s model from `weights`; `reason` says why not something faster."""
         self.reason = reason
+        self.chunk = chunk
         self._weights = weights
         self._config = config
         self._precision = precision

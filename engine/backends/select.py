@@ -1,4 +1,4 @@
-"""Which backend computes, and why: a GPU that holds the model, the C kernels over placed weights, or NumPy.
+"""Which backend computes, and why: a GPU, the C kernels over placed weights, or NumPy.
 
 Knows what there is and brings the weights to where that backend wants them; does not compute. A fallback
 is never silent: it comes with a notice.
@@ -6,22 +6,27 @@ is never silent: it comes with a notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.backends.base import AnyBackend
 from engine.backends.gpus import CPU, find_gpus, open_gpu
+from engine.backends.to_open import ToOpen
 from engine.backends.watcher import LoadWatcher
-from engine.config import KVType, LoadOptions, Precision
+from engine.config import DEFAULT_CHUNK, KVType, LoadOptions, Precision
 from engine.errors import BudgetError, DeviceError
-from engine.model_config import ModelConfig
-from engine.requirements import Room
-from engine.tiers.blocks import Block, slot_bytes_for
+from engine.events import GpuFacts
+from engine.requirements import Room, main_weight_type
+from engine.tiers.blocks import slot_bytes_for
 from engine.tiers.budget import MemoryWatch
 from engine.tiers.direct_io import DirectFiles
 from engine.tiers.rates import Rates
 from engine.tiers.store import TieredWeights
-from engine.weights import ModelWeights
+from kernels import errors as kernel_errors
+
+if TYPE_CHECKING:
+    from kernels.cuda.cuda_device import CudaDevice
 
 _WORTH_MEASURING = 256 << 20
 """Bytes of weights from which on a prediction is worth a second of measuring."""
@@ -37,54 +42,72 @@ class Opened(NamedTuple):
     """Of the memory budget."""
 
 
-def open_backend(
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    room: Callable[[], Room],
-    watcher: LoadWatcher,
-) -> Opened:
+def open_backend(model: ToOpen, room: Callable[[], Room], watcher: LoadWatcher) -> Opened:
     """Build the fastest backend that there is for the model and its context.
 
-    A GPU where one is asked for, or holds all of it; else the CPU, within `room()`, which is asked only then.
-    Raises the engine's errors, and MemoryError.
+    A GPU where one is asked for or can be used, with the CPU for what it does not hold; else the CPU alone,
+    within `room()`, which is asked only then. Raises the engine's errors, and MemoryError.
     """
+    options = model.options
     no_gpu = "as asked for"
     notices: tuple[str, ...] = ()
     if options.device != CPU:
         try:
-            backend = _on_gpu(weights, blocks, config, options, max_context, watcher)
-            return Opened(backend, _of_float_kv(options), ())
+            opened = _on_gpu(model, watcher)
+            return opened._replace(notices=_of_float_kv(options) + opened.notices)
         except (BudgetError, DeviceError) as error:
             if options.device is not None:
                 raise
             no_gpu = str(error)
             # Where there is no driver nobody expects a GPU.
             notices = (f"the CPU computes: {no_gpu}",) if find_gpus().has_driver else ()
-    if options.vram_budget is not None and not notices:
-        notices = ("no GPU computes: a budget for its memory changes nothing (--vram-budget)",)
-    if options.kv_type is not KVType.F16:
-        notices += (f"the CPU keeps its cache as before: {options.kv_type} is for a GPU",)
+    if options.wishes_for_gpu:
+        notices += (f"no GPU computes: {', '.join(options.wishes_for_gpu)} change nothing",)
     granted = room()
-    cpu, cpu_notices = _on_cpu(weights, blocks, config, options, granted.weights, no_gpu, watcher)
+    cpu, cpu_notices = _on_cpu(model, granted.weights, no_gpu, watcher)
     return Opened(cpu, notices + cpu_notices, granted.notices)
 
 
-def _on_gpu(
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    watcher: LoadWatcher,
-) -> AnyBackend:
-    """All of the model on the GPU that `options` name. Raises DeviceError, BudgetError, as loading does."""
+def _on_gpu(model: ToOpen, watcher: LoadWatcher) -> Opened:
+    """As much of the model as fits on the GPU that its options name. Raises DeviceError, BudgetError."""
+    options = model.options
     device, facts = open_gpu(options.device, options.cache_dir)
     from engine.backends.cuda_open import open_cuda  # the kernels' launchers, of no use without a GPU
 
-    return open_cuda(device, facts, weights, blocks, config, options, max_context, watcher)
+    try:
+        rates, notices = _gpu_rates(device, facts, model, watcher)
+    except BaseException:
+        with suppress(kernel_errors.DeviceError):
+            device.close()
+        raise
+    backend, room = open_cuda(device, facts, model, rates, watcher)
+    return Opened(backend, notices, room.notices)
+
+
+def _gpu_rates(
+    device: CudaDevice, facts: GpuFacts, model: ToOpen, watcher: LoadWatcher
+) -> tuple[Rates | None, tuple[str, ...]]:
+    """What the planner goes by; measured where it is not known and the model is worth it."""
+    options = model.options
+    if options.rates_file is None or options.threads is None:
+        return None, ()
+    try:
+        from engine.tiers.probe import GpuToProbe, model_rates
+    except ImportError:  # without the C kernels only what fits the GPU whole can be loaded
+        return None, ()
+    watcher.on_progress("measuring this machine", 0.0)
+    try:
+        return model_rates(
+            model.weights.gguf.part_paths[0],
+            model.quant_types,
+            options.threads,
+            options.rates_file,
+            measure=model.n_bytes >= _WORTH_MEASURING,
+            cancel=watcher.cancel,
+            gpu=GpuToProbe(facts, main_weight_type(model.blocks), device),
+        )
+    except ImportError:
+        return None, ()
 
 
 def _of_float_kv(options: LoadOptions) -> tuple[str, ...]:
@@ -94,15 +117,11 @@ def _of_float_kv(options: LoadOptions) -> tuple[str, ...]:
 
 
 def _on_cpu(
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    config: ModelConfig,
-    options: LoadOptions,
-    room: int,
-    no_gpu: str,
-    watcher: LoadWatcher,
+    model: ToOpen, room: int, no_gpu: str, watcher: LoadWatcher
 ) -> tuple[AnyBackend, tuple[str, ...]]:
-    """The C kernels, or NumPy where they are missing, the `blocks` within `room` bytes of memory."""
+    """The C kernels, or NumPy where they are missing, the blocks within `room` bytes of memory."""
+    weights, _, config, options, max_context = model
+    chunk = min(options.chunk or DEFAULT_CHUNK, max_context)
     try:
         from engine.backends.cpu import CpuBackend
     except ImportError as error:
@@ -113,8 +132,8 @@ def _on_cpu(
             f"{reason}: NumPy computes, many times slower, on weights mapped from the file; install a C "
             "compiler and then Tiercel again (make setup)"
         )
-        return NumpyBackend(weights, config, options.precision, reason), (notice,)
-    tiers, notices = _place(weights, blocks, options, room, watcher)
+        return NumpyBackend(weights, config, options.precision, reason, chunk), (notice,)
+    tiers, notices = _place(model, room, watcher)
     try:
         watcher.on_progress("preparing the backend", 0.85)
         assert options.threads is not None, "the loader has chosen them"
@@ -124,7 +143,7 @@ def _on_cpu(
             config,
             options.precision,
             threads=options.threads,
-            max_tokens=options.chunk,
+            max_tokens=chunk,
             no_gpu=no_gpu,
         )
     except BaseException:
@@ -133,31 +152,26 @@ def _on_cpu(
     return backend, notices
 
 
-def _place(
-    weights: ModelWeights,
-    blocks: Sequence[Block],
-    options: LoadOptions,
-    room: int,
-    watcher: LoadWatcher,
-) -> tuple[TieredWeights, tuple[str, ...]]:
+def _place(model: ToOpen, room: int, watcher: LoadWatcher) -> tuple[TieredWeights, tuple[str, ...]]:
     """Plan, and bring to memory what stays."""
     from engine.tiers.probe import model_rates  # needs the C kernels
 
+    options, blocks, total = model.options, model.blocks, model.n_bytes
     streams = sum(map(slot_bytes_for, blocks)) > room
-    total = sum(block.n_bytes for block in blocks)
+    paths = model.weights.gguf.part_paths
     rates: Rates | None = None
     notices: tuple[str, ...] = ()
     if options.rates_file is not None and options.threads is not None:
         watcher.on_progress("measuring this machine", 0.0)
         rates, notices = model_rates(
-            weights.gguf.part_paths[0] if streams else None,
-            {piece.quant_type for block in blocks for piece in block.pieces},
+            paths[0] if streams else None,
+            model.quant_types,
             options.threads,
             options.rates_file,
             measure=streams or total >= _WORTH_MEASURING,
             cancel=watcher.cancel,
         )
-    files = DirectFiles(weights.gguf.part_paths)
+    files = DirectFiles(paths)
     try:
         tiers = TieredWeights(files, blocks, room, rates, watch=MemoryWatch(), on_change=watcher.on_tiers)
     except BaseException:

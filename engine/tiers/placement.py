@@ -1,16 +1,25 @@
 """Where a backend's weights are, as far as others ask: what was read, what there is to know, what to show.
 
-`TieredWeights` (memory and disk) and `VramWeights` (a GPU) have it, and show alike where a block is. Knows
-neither.
+`TieredWeights` (memory and disk) and `GpuTiers` (a GPU beside them) have it, and show alike where a block is.
+Knows neither. `Place` is where a tensor goes in a GPU's memory.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from engine.events import BlockPlace, Tier, TierSnapshot
+from engine.events import BlockPlace, Executor, Tier, TierSnapshot
 from engine.tiers.blocks import Block
 from engine.tiers.streamer import StreamStats
+from kernels.cuda.matrices import DeviceMatrix
+
+
+class Place(NamedTuple):
+    """Where a tensor's rows go on a GPU."""
+
+    matrix: DeviceMatrix
+    first_row: int
+    """Of the tensor, in the matrix."""
 
 
 class Placement(Protocol):
@@ -18,7 +27,7 @@ class Placement(Protocol):
 
     @property
     def stats(self) -> StreamStats:
-        """What was read from disk so far, and the waiting for it."""
+        """What was read from disk and copied to a GPU so far, and the waiting for it."""
         ...
 
     @property
@@ -31,6 +40,18 @@ class Placement(Protocol):
         """Tokens per second that the plan promises from an empty context; None when no rate is known."""
         ...
 
+    @property
+    def arrived_share(self) -> float:
+        """How much of the weights is where it is to stay, 0 to 1; the model answers before all is."""
+        ...
+
+    def pump(self, wait_s: float) -> bool:
+        """Take in what is on its way, waiting for it so long at most; False when nothing is.
+
+        For the engine's thread, while it has nothing else to do.
+        """
+        ...
+
     def snapshot(self) -> TierSnapshot:
         """Where everything is now."""
         ...
@@ -40,6 +61,7 @@ class Placement(Protocol):
         ...
 
 
-def place_of(block: Block, tier: Tier) -> BlockPlace:
+def place_of(block: Block, tier: Tier, executor: Executor = Executor.CPU) -> BlockPlace:
     """What is shown of a block that is in this tier."""
-    return BlockPlace(block.name, str(block.kind), block.layer, block.n_bytes, block.main_type.name, tier)
+    kind, quantisation = str(block.kind), block.main_type.name
+    return BlockPlace(block.name, kind, block.layer, block.n_bytes, quantisation, tier, executor)

@@ -39,7 +39,7 @@ class Plan:
     read_bytes: int
     """From disk for one pass."""
     predicted_decode_s: float | None
-    """Seconds of a decode step from an empty context; None without the rates that it takes."""
+    """Seconds of these blocks in a decode step from an empty context; None without the rates for it."""
     limited_by: str
     """What a decode step waits for, in words; empty without a prediction."""
 
@@ -60,15 +60,17 @@ def plan(
     rates: Rates | None,
     *,
     among: frozenset[int] | None = None,
+    apart: frozenset[int] = frozenset(),
 ) -> Plan:
     """Choose what stays within `budget`, bytes for weights and ring together, so that least is read.
 
     Rates predict, they do not choose. With `among` only those blocks may stay, so that nothing is moved in.
-    Raises BudgetError naming the smallest budget that works. A larger budget never reads more: it is chosen
-    from the same placements, of which more fit.
+    Blocks in `apart` are elsewhere, such as in a GPU's memory, and neither planned nor counted. Raises
+    BudgetError naming the smallest budget that works. A larger budget never reads more: it is chosen from the
+    same placements, of which more fit.
     """
-    used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
-    memory = {block.index: slot_bytes_for(block) for block in blocks}
+    used = _used(blocks, apart)
+    memory = {block.index: slot_bytes_for(block) for block in blocks if block.index not in apart}
     placements = _placements(used, among)
     fitting = [placement for placement in placements if placement.ram_bytes <= budget]
     if not fitting:
@@ -78,9 +80,9 @@ def plan(
     if not best.streamed:
         # A pass reads only a few rows of the embedding, so everything else comes first.
         room = budget - best.ram_bytes
-        rest = (memory.keys() if among is None else among) - {block.index for block in used}
+        rest = (memory.keys() if among is None else memory.keys() & among) - {b.index for b in used}
         resident |= {index for index in rest if memory[index] <= room}
-    predicted, limited_by = (None, "") if rates is None else _predict(used, best.read_bytes, rates)
+    predicted, limited_by = _predict(used, best.read_bytes, rates) if rates and used else (None, "")
     return Plan(
         resident=frozenset(resident),
         streamed=best.streamed,
@@ -93,10 +95,16 @@ def plan(
     )
 
 
-def least_memory(blocks: Sequence[Block], among: frozenset[int] | None = None) -> int:
-    """The smallest budget that works, in bytes; `among` as in `plan`."""
-    used = [block for block in blocks if block.kind is not BlockKind.EMBEDDING]
-    return min(placement.ram_bytes for placement in _placements(used, among))
+def least_memory(
+    blocks: Sequence[Block], among: frozenset[int] | None = None, apart: frozenset[int] = frozenset()
+) -> int:
+    """The smallest budget that works, in bytes; `among` and `apart` as in `plan`."""
+    return min(placement.ram_bytes for placement in _placements(_used(blocks, apart), among))
+
+
+def _used(blocks: Sequence[Block], apart: frozenset[int]) -> list[Block]:
+    """Blocks that a pass needs whole, and that are not elsewhere."""
+    return [b for b in blocks if b.kind is not BlockKind.EMBEDDING and b.index not in apart]
 
 
 class _Sizes(NamedTuple):

@@ -1,8 +1,8 @@
-"""Measures this machine for the planner: memory, products of each quant type, and a model's disk.
+"""Measures this machine for the planner: memory, products of each quant type, a disk and the link to a GPU.
 
 Knows how to time without being fooled by caches; keeps figures through `rates` and plans nothing. A product
-is compared with its oracle before it is timed. Called by the loader and by
-`tiercel probe`.
+is compared with its oracle before it is timed; what a GPU is asked is in `probe_gpu`. Called by the loader
+and by `tiercel probe`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.cancel import CancelToken
-from engine.errors import CancelledError, KernelError
+from engine.errors import CancelledError, DeviceError, KernelError
+from engine.events import GpuFacts
 from engine.gguf import open_gguf
 from engine.machine import available_memory, cache_bytes, physical_cores, processor_name
+from engine.tiers.budget import shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
-from engine.tiers.rates import Measured, Rates, load_rates, save_rates
+from engine.tiers.rates import GpuMeasured, Measured, Rates, load_rates, save_rates
 from engine.tiers.region import Region
+from kernels import errors as kernel_errors
 from kernels.quant_types import QuantType, row_bytes
+
+if TYPE_CHECKING:
+    from kernels.cuda.device import Device
 
 _LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
 """Size of what is multiplied, between them twice the caches."""
@@ -54,6 +61,20 @@ class MachineRates:
     """What a person should know."""
 
 
+class GpuToProbe(NamedTuple):
+    """A GPU that is to compute weights which are mostly of one type."""
+
+    facts: GpuFacts
+    quant_type: QuantType
+    device: Device | None
+    """Open, in the thread that calls; None where only what is known already counts."""
+
+    @property
+    def key(self) -> str:
+        """What its rates belong to."""
+        return f"{self.facts.name}, driver {self.facts.driver}, {self.quant_type.name}"
+
+
 def model_rates(
     disk_of: Path | None,
     types: Iterable[QuantType],
@@ -62,25 +83,76 @@ def model_rates(
     *,
     measure: bool,
     cancel: CancelToken,
+    gpu: GpuToProbe | None = None,
 ) -> tuple[Rates | None, tuple[str, ...]]:
-    """Rates for products of these types, and for reading the file `disk_of` where one is named.
+    """Rates for products of these types, for reading the file `disk_of`, and for a GPU, where they are named.
 
-    What `rates_file` lacks is measured, in less than 2 s, and kept in it; without `measure`, None is the
-    answer then. The second value is what a person should know. Needs the C kernels. Raises CancelledError,
-    KernelError and StreamError.
+    What `rates_file` lacks is measured, in less than 2 s and a GPU in 3 more, and kept in it; without
+    `measure`, None is the answer then. The second value is what a person should know. Needs the C kernels.
+    Raises CancelledError, KernelError, StreamError and DeviceError.
     """
     fingerprint = _fingerprint(_device(), threads)
     known = load_rates(rates_file, fingerprint)
     missing = set(types) - set(known.gemv) or known.dram is None
     if disk_of is not None:
         missing = missing or disk_of.stat().st_dev not in known.disks
-    if missing and not measure:
+    link_missing = gpu is not None and gpu.key not in known.gpus
+    if (missing or link_missing) and not measure:
         return None, ()
     measured = _complete(known, types, disk_of, threads, cancel) if missing else known
+    notices: tuple[str, ...] = ()
+    if gpu is not None and link_missing:
+        measured, notices = _with_gpu(measured, gpu, threads, cancel)
+    if measured is not known:
+        notices += _keep(rates_file, fingerprint, measured)
     assert measured.dram is not None
     disk = measured.disks.get(disk_of.stat().st_dev) if disk_of is not None else None
-    rates = Rates(measured.dram, measured.gemv, disk)
-    return rates, _keep(rates_file, fingerprint, measured) if missing else ()
+    found = measured.gpus.get(gpu.key) if gpu is not None else None
+    cpu_flops, link = (None, None) if found is None else (found.cpu_flops, found.link)
+    return Rates(measured.dram, measured.gemv, disk, cpu_flops, link), notices
+
+
+def probe_link(
+    gpu: GpuToProbe, threads: int | None, rates_file: Path | None, cancel: CancelToken
+) -> tuple[GpuMeasured | None, tuple[str, ...]]:
+    """Measure an open GPU's link again and keep that in `rates_file`, in place of what is there of that GPU.
+
+    None with a notice where it cannot be measured. `threads` is by default the physical cores. Raises
+    DeviceError, CancelledError; OSError never.
+    """
+    try:
+        device = _device()
+    except ImportError:  # which the measurement of the processor tells
+        return None, ()
+    threads = threads or physical_cores()
+    fingerprint = _fingerprint(device, threads)
+    known = load_rates(rates_file, fingerprint) if rates_file else Measured()
+    others = {
+        key: rates for key, rates in known.gpus.items() if not key.startswith(f"{gpu.facts.name}, driver ")
+    }
+    measured, notices = _with_gpu(replace(known, gpus=others), gpu, threads, cancel)
+    if rates_file and gpu.key in measured.gpus:
+        notices += _keep(rates_file, fingerprint, measured)
+    return measured.gpus.get(gpu.key), notices
+
+
+def _with_gpu(
+    known: Measured, gpu: GpuToProbe, threads: int, cancel: CancelToken
+) -> tuple[Measured, tuple[str, ...]]:
+    """Measure the GPU; without memory for it nothing is added, and a notice says so."""
+    from engine.tiers.probe_gpu import gpu_rates  # launchers, of no use without a GPU
+
+    assert gpu.device is not None, "who measures has opened it"
+    try:
+        found = gpu_rates(gpu.device, threads, gpu.quant_type, _matrix_bytes(), cancel)
+    except kernel_errors.DeviceMemoryError as error:
+        return known, (
+            f"the memory of {gpu.facts.name} is too full to measure its link ({shown_bytes(error.free)} are "
+            "free): no speed is predicted; close what takes it, then load the model again",
+        )
+    except kernel_errors.DeviceError as error:
+        raise DeviceError(f"{gpu.facts.name} failed while it was measured: {error}") from error
+    return replace(known, gpus={**known.gpus, gpu.key: found}), ()
 
 
 def measure_machine(
@@ -105,8 +177,9 @@ def measure_machine(
     notices: tuple[str, ...] = ()
     if rates_file:
         fingerprint = _fingerprint(device, threads)
-        others = load_rates(rates_file, fingerprint).disks
-        notices = _keep(rates_file, fingerprint, replace(measured, disks={**others, **measured.disks}))
+        known = load_rates(rates_file, fingerprint)
+        disks = {**known.disks, **measured.disks}
+        notices = _keep(rates_file, fingerprint, replace(measured, disks=disks, gpus=known.gpus))
     assert measured.dram is not None
     return MachineRates(
         device=device,
@@ -152,7 +225,7 @@ def _complete(
         gemv = {**gemv, **new}
     if path and path.stat().st_size >= _LEAST_FILE and path.stat().st_dev not in disks:
         disks = {**disks, path.stat().st_dev: probe_disk(path, cancel)}
-    return Measured(dram, gemv, disks)
+    return replace(known, dram=dram, gemv=gemv, disks=disks)
 
 
 def probe_memory(

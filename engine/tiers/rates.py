@@ -11,9 +11,9 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernels.quant_types import QuantType
 
@@ -56,6 +56,14 @@ class Rates:
         return self.gemv.get(quant_type, self.dram)
 
 
+class GpuMeasured(NamedTuple):
+    """What was measured with one GPU, for models whose weights are mostly of one type."""
+
+    link: LinkRates
+    cpu_flops: float
+    """As in `Rates`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What has been measured so far on one machine; bytes per second."""
@@ -64,6 +72,8 @@ class Measured:
     gemv: Mapping[QuantType, float] = field(default_factory=dict)
     disks: Mapping[int, float] = field(default_factory=dict)
     """By the device's number (st_dev)."""
+    gpus: Mapping[str, GpuMeasured] = field(default_factory=dict)
+    """By GPU, driver and quant type, in words."""
 
 
 def load_rates(path: Path, fingerprint: str) -> Measured:
@@ -74,6 +84,7 @@ def load_rates(path: Path, fingerprint: str) -> Measured:
             dram=None if entry["dram"] is None else _rate(entry["dram"]),
             gemv={QuantType[name]: _rate(rate) for name, rate in entry["gemv"].items()},
             disks={int(device): _rate(rate) for device, rate in entry["disks"].items()},
+            gpus={gpu: _gpu(rates) for gpu, rates in entry.get("gpus", {}).items()},
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         return Measured()
@@ -86,6 +97,9 @@ def save_rates(path: Path, fingerprint: str, measured: Measured) -> None:
         "dram": measured.dram,
         "gemv": {quant_type.name: rate for quant_type, rate in measured.gemv.items()},
         "disks": {str(device): rate for device, rate in measured.disks.items()},
+        "gpus": {
+            gpu: {**asdict(rates.link), "cpu_flops": rates.cpu_flops} for gpu, rates in measured.gpus.items()
+        },
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, because only there a rename replaces at once.
@@ -106,6 +120,13 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _gpu(rates: Mapping[str, Any]) -> GpuMeasured:
+    link = LinkRates(**{name: _rate(rates[name]) for name in LinkRates.__slots__})
+    if link.cpu_beside_h2d > 1:
+        raise ValueError(f"{link.cpu_beside_h2d!r} is no share")
+    return GpuMeasured(link, _rate(rates["cpu_flops"]))
 
 
 def _rate(value: Any) -> float:

@@ -1,6 +1,7 @@
 """How a pass goes through the blocks: runs of blocks that one executor computes one after another.
 
-Pure. Knows executors and order; the backend walks a route with kernels and copies, the simulator with a clock.
+Pure. Knows executors and order; the backend walks a route with kernels and copies, the simulator with a
+clock.
 """
 
 from __future__ import annotations

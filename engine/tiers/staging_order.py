@@ -1,4 +1,4 @@
-"""Which block goes into which slot of a staging ring, and when: the rules alone, for the GPU and the simulator.
+"""Which block goes into which slot of a staging ring, and when: the rules, for the GPU and the simulator.
 
 Knows indices of blocks and numbers of slots; does not know memory, copies or clocks. Blocks come round in a
 cyclic order, the end of a pass being followed by the beginning of the next one, so that copies never pause.
@@ -33,7 +33,7 @@ class StagingOrder:
         """Where in the order the next fill is."""
 
     def follow(self, order: Sequence[int]) -> None:
-        """Go by another cyclic order of blocks; what lies ahead stays as far as the new order begins with it."""
+        """Go by another cyclic order; what lies ahead stays as far as the new order begins with it."""
         if tuple(order) == self._order:
             return
         self._order = tuple(order)

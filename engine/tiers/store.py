@@ -23,6 +23,7 @@ from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapsh
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.page_locks import Locker, PageLocks
 from engine.tiers.placement import place_of
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
@@ -55,32 +56,40 @@ class TieredWeights:
         *,
         watch: MemoryWatch,
         on_change: Callable[[TierSnapshot], None],
+        apart: frozenset[int] = frozenset(),
+        chosen: Plan | None = None,
+        locker: Locker | None = None,
     ) -> None:
-        """Plan for `budget` bytes and reserve memory; `load` then fills it. Closes `files` in the end.
+        """Plan for `budget` bytes, which `load` then fills. Closes `files` in the end.
 
-        `on_change` is called by the engine's thread when something was read or moved. Raises BudgetError,
-        MemoryError, StreamError.
+        Blocks in `apart` are a GPU's: elsewhere, and no business of this class until `retarget` says so. A
+        plan `chosen` for them and `budget` is taken instead of a new one. With a `locker` memory that a GPU
+        copies from is page-locked as far as the system allows. `on_change` is called by the engine's thread
+        when something was read or moved. Raises BudgetError, MemoryError, StreamError.
         """
         self.blocks = tuple(blocks)
-        self._n_bytes = sum(block.n_bytes for block in blocks)
         self.layer_blocks = [block for block in blocks if block.layer is not None]
         self._head_blocks = [block for block in blocks if block.kind is BlockKind.HEAD]
         self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
         self._files, self._rates, self._budget = files, rates, budget
         self._watch, self._on_change = watch, on_change
+        self.before_evict: Callable[[], None] = lambda: None
+        """Called before memory is given up that a GPU may be copying from; to be set by who copies."""
         self._events: deque[TierEvent] = deque(maxlen=_EVENTS_KEPT)
         self._n_events = 0
         self._past = StreamStats()
         """Of streamers that an earlier plan had."""
         self._active: int | None = None
         self._streamer: Streamer | None = None
-        self._residents = Residents(files, self.blocks)
+        self._apart = apart
+        self._locks = PageLocks(locker)
+        self._residents = Residents(files, self.blocks, self._locks)
         self._arriving: tuple[int, float] | None = None
         """Index of the block that is being read into memory to stay, and how much of it is there."""
         self._new: list[Block] = []
         """Blocks that came into memory since `take_new`."""
         self._passes = 0
-        self._set_plan(plan(blocks, budget, rates))
+        self._set_plan(chosen or plan(blocks, budget, rates, apart=apart))
         if self.plan.streamed:
             # A file system that refuses direct reads only at the first one is found out here.
             page = Region(ALIGNMENT).place(ALIGNMENT)
@@ -138,7 +147,7 @@ class TieredWeights:
             yield start, last, None
 
     def resident(self, block: Block) -> list[Bytes] | None:
-        """The block's matrices where they stay; None for a block that is streamed."""
+        """The block's matrices where they are in memory to stay; None for all others."""
         return self._residents.get(block.index)
 
     def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
@@ -216,16 +225,33 @@ class TieredWeights:
         return self._past if streamer is None else self._past.plus(streamer.stats)
 
     @property
+    def arrived_share(self) -> float:
+        """All: `load` comes before the first pass."""
+        return 1.0
+
+    def pump(self, wait_s: float) -> bool:
+        """Nothing is on its way that has to be taken in."""
+        return False
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What a person should know about where the weights are."""
-        if not self.plan.streamed:
-            return ()
-        text = (
-            f"the model's weights ({shown_bytes(self._n_bytes)}) do not fit the memory for them "
-            f"({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from disk for "
-            "every token (--ram-budget changes that)"
-        )
-        return (text, self._files.notice) if self._files.notice else (text,)
+        texts = []
+        if self.plan.streamed:
+            whose = "weights outside the GPU" if self._apart else "weights"
+            texts.append(
+                f"the model's {whose} ({shown_bytes(self._n_bytes)}) do not fit the memory for them "
+                f"({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from disk for "
+                "every token (--ram-budget changes that)"
+            )
+            texts += [self._files.notice] if self._files.notice else []
+        if self._locks.unlocked_bytes:
+            texts.append(
+                f"{shown_bytes(self._locks.unlocked_bytes)} of weights could not be page-locked, so copies "
+                "to the GPU are slower: raise the limit (ulimit -l, or the container's memory limit), then "
+                "load the model again"
+            )
+        return tuple(texts)
 
     def snapshot(self) -> TierSnapshot:
         """Where everything is now."""
@@ -260,6 +286,10 @@ class TieredWeights:
             return (self._arriving,)
         return streamer.in_flight if streamer is not None else ()
 
+    @property
+    def _n_bytes(self) -> int:
+        return sum(block.n_bytes for block in self.blocks if block.index not in self._apart)
+
     def _set_plan(self, new: Plan) -> None:
         self.plan = new
         self._places = tuple(map(self._place_of, self.blocks))
@@ -276,7 +306,8 @@ class TieredWeights:
         Blocks that had arrived by then stay. Raises BudgetError, nothing having changed, and StreamError or
         MemoryError, after which the blocks that did arrive are used.
         """
-        new, before = plan(self.blocks, budget, self._rates), self._residents.indices
+        new = plan(self.blocks, budget, self._rates, apart=self._apart)
+        before = self._residents.indices
         coming = new.resident - before
         self._budget = budget
         if new != self.plan:
@@ -291,10 +322,7 @@ class TieredWeights:
                         break
         finally:
             if self._residents.indices != new.resident:
-                # Where the largest block did not come, the ring that it needs may take more than was granted.
-                here = self._residents.indices
-                self._budget = max(budget, least_memory(self.blocks, here))
-                self._move_out(plan(self.blocks, self._budget, self._rates, among=here))
+                self._keep(self._residents.indices)
         after = self._residents.indices
         self.note(
             f"the memory for weights is {shown_bytes(self._budget)}: {len(after - before)} blocks came into "
@@ -302,16 +330,70 @@ class TieredWeights:
         )
         return new.resident == after
 
+    def retarget(
+        self, apart: frozenset[int], budget: int | None = None, chosen: Plan | None = None
+    ) -> dict[int, list[Bytes]]:
+        """Go over, between two passes, to the plan for what is `apart` from now on.
+
+        `budget` is another one if given, and `chosen` a plan made for both, taken instead of a new one.
+        Blocks that do not stay leave memory at once. Returns writable memory, an array for each piece, of all
+        blocks that are to come: what was reserved earlier is the same, and what is missing of that
+        was withdrawn. Each is to be filled by the caller and then told to have `arrived`, or to be withdrawn.
+        Raises BudgetError, nothing having changed, and MemoryError, with a plan for what is in memory.
+        """
+        budget = self._budget if budget is None else budget
+        new = chosen or plan(self.blocks, budget, self._rates, apart=apart)
+        self._budget, self._apart = budget, apart
+        if new != self.plan:
+            self._move_out(new)
+        missing = new.resident - self._residents.indices - self._residents.reserved.keys()
+        if missing:
+            try:
+                self._residents.reserve(missing)
+            except MemoryError:
+                self._keep(self._residents.indices | self._residents.reserved.keys())
+                raise
+        return self._residents.reserved
+
+    @property
+    def coming(self) -> frozenset[int]:
+        """Blocks whose memory is reserved; what was returned by `retarget` and is missing was withdrawn."""
+        return frozenset(self._residents.reserved)
+
+    def arrived(self, index: int) -> bool:
+        """Use a block from now on whose bytes are in its reserved memory; False where it was withdrawn."""
+        if index not in self._residents.reserved:
+            return False
+        self._residents.settle(index)
+        self._show_new(self.blocks[index])
+        self._on_change(self.snapshot())
+        return True
+
+    def withdraw(self, indices: frozenset[int]) -> None:
+        """Give up, between two passes, blocks that will not come: they are read for every pass from then on.
+
+        Nothing may be reading into their memory any more.
+        """
+        gone = indices & self._residents.reserved.keys()
+        if gone:
+            self._keep(self._residents.indices | self._residents.reserved.keys() - gone)
+
+    def _keep(self, among: frozenset[int]) -> None:
+        """Go over to a plan in which only these blocks stay."""
+        # Where the largest block did not come, the ring that it needs may take more than was granted.
+        self._budget = max(self._budget, least_memory(self.blocks, among, self._apart))
+        self._move_out(plan(self.blocks, self._budget, self._rates, among=among, apart=self._apart))
+
     def _shrink(self, deficit: int) -> None:
         """Let go of blocks worth `deficit` bytes and a ring to stream them through, or of what there is."""
         resident = self.plan.resident
-        smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident))
+        smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident, self._apart))
         if smaller >= self.plan.ram_bytes:
             if self._events[-1].text != _NOTHING_LEFT:
                 self.note(_NOTHING_LEFT, TierEventKind.WARNING)
             return
         self._budget = smaller
-        gone = self._move_out(plan(self.blocks, smaller, self._rates, among=resident))
+        gone = self._move_out(plan(self.blocks, smaller, self._rates, among=resident, apart=self._apart))
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self.note(
             f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on",
@@ -319,15 +401,19 @@ class TieredWeights:
         )
 
     def _move_out(self, new: Plan) -> frozenset[int]:
-        """Go over to a plan, giving up what does not stay in it; the blocks that went."""
-        if self._streamer is not None:
+        """Go over to a plan, giving up what does not stay in it; the blocks that went, or will not come."""
+        self.before_evict()
+        if self._streamer is not None and _ring(new) != _ring(self.plan):
             self._streamer.close()
             self._past, self._streamer = self._past.plus(self._streamer.stats), None
         gone = self._residents.indices - new.resident
         for index in gone:
             self._residents.evict(index)
+        withdrawn = self._residents.reserved.keys() - new.resident
+        for index in withdrawn:
+            self._residents.withdraw(index)
         self._set_plan(new)
-        return gone
+        return gone | withdrawn
 
     def _bring(self, wanted: frozenset[int]) -> Generator[tuple[Block, int]]:
         """Read blocks that stay, one after another, as `Residents.bring`, and show how they come."""
@@ -337,14 +423,18 @@ class TieredWeights:
                     self._arriving = (block.index, arrived / block.n_bytes)
                     if arrived == block.n_bytes:
                         self._arriving = None
-                        self._new.append(block)
-                        places = list(self._places)
-                        places[block.index] = self._place_of(block)
-                        self._places = tuple(places)
+                        self._show_new(block)
                     self._on_change(self.snapshot())
                     yield block, arrived
         finally:
             self._arriving = None
+
+    def _show_new(self, block: Block) -> None:
+        """Note that a block is here."""
+        self._new.append(block)
+        places = list(self._places)
+        places[block.index] = self._place_of(block)
+        self._places = tuple(places)
 
     def _new_streamer(self) -> Streamer:
         return Streamer(
@@ -352,6 +442,7 @@ class TieredWeights:
             [self.blocks[index] for index in self.plan.streamed],
             slots=self.plan.slots,
             slot_bytes=self.plan.slot_bytes,
+            locks=self._locks,
         )
 
     def note(self, text: str, kind: TierEventKind = TierEventKind.MOVE) -> None:
@@ -359,3 +450,8 @@ class TieredWeights:
         self._events.append(TierEvent(time.time(), text, kind))
         self._n_events += 1
         self._on_change(self.snapshot())
+
+
+def _ring(plan: Plan) -> tuple[tuple[int, ...], int, int]:
+    """What a streamer is made for."""
+    return plan.streamed, plan.slots, plan.slot_bytes

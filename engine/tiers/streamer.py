@@ -40,6 +40,7 @@ from engine.errors import CancelledError
 from engine.tiers.blocks import Block
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.extents import Extent, lay_out
+from engine.tiers.page_locks import PageLocks
 from engine.tiers.region import Region
 
 _CANCEL_POLL_S = 0.05
@@ -60,6 +61,10 @@ class StreamStats(NamedTuple):
     """Blocks handed out."""
     dropped_blocks: int = 0
     """Blocks whose reading had begun and that were then skipped."""
+    h2d_bytes: int = 0
+    """Copied to a GPU."""
+    copy_stall_s: float = 0.0
+    """Time that a GPU waited for copies."""
 
     def plus(self, more: StreamStats) -> StreamStats:
         """Both together."""
@@ -69,6 +74,8 @@ class StreamStats(NamedTuple):
             self.stall_s + more.stall_s,
             self.blocks + more.blocks,
             self.dropped_blocks + more.dropped_blocks,
+            self.h2d_bytes + more.h2d_bytes,
+            self.copy_stall_s + more.copy_stall_s,
         )
 
 
@@ -109,12 +116,14 @@ class Streamer:
         slot_bytes: int,
         depth: int = 4,
         request_bytes: int = 4 << 20,
+        locks: PageLocks | None = None,
     ) -> None:
         """Reserve the ring and begin to read.
 
         `blocks` are in order of use, `slot_bytes` is a multiple of a page that holds each of them
-        (`slot_bytes_for`), `depth` is the number of reads under way at a time. Raises MemoryError when there
-        is no room for the ring, ValueError when a block does not fit a slot.
+        (`slot_bytes_for`), `depth` is the number of reads under way at a time. With `locks` slots are
+        page-locked. Raises MemoryError when there is no room for the ring, ValueError when a block does not
+        fit a slot.
         """
         self._files = files
         self._blocks = tuple(blocks)
@@ -129,6 +138,9 @@ class Streamer:
             )
         self._region = Region(slots * slot_bytes)
         self._slots = [self._region.place(slot_bytes) for _ in range(slots)]
+        self._locks = locks or PageLocks()
+        for slot in self._slots:
+            self._locks.lock(slot)
 
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -187,7 +199,10 @@ class Streamer:
             self._vacate(self._in_use.pop(block.index))
 
     def close(self) -> None:
-        """End the threads and give the memory back; idempotent. The files stay open."""
+        """End the threads and give the memory back; idempotent. The files stay open.
+
+        No copy from a slot may be under way.
+        """
         with self._lock:
             self._closed = True
             self._work.notify_all()
@@ -197,6 +212,7 @@ class Streamer:
             thread.join(max(0.0, deadline - perf_counter()))
         # Evicted rather than unmapped: a forgotten view then reads zeros and does not end the process.
         for slot in self._slots:
+            self._locks.unlock(slot)
             self._region.evict(slot)
 
     # -- for any thread

@@ -2,20 +2,24 @@
 
 Knows synthetic matrices of real shapes; does not know models, reports or cancelling. Every time is one of the
 GPU's own clock around the launches of a graph that goes from one copy of a matrix to the next: more of them
-than the GPU's cache holds, as a model's layers are. Called by the engine's benchmarks and by search.py.
+than the GPU's cache holds, as a model's layers are. At the end are the short measurements that a plan rests
+on, which verify nothing. Called by the engine's benchmarks and its probe, and by search.py.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
 from kernels import reference
-from kernels.cuda import matrices, products
-from kernels.cuda.device import Array, Device, Graph, Kernel
+from kernels.cuda import crossing, matrices, norms, products
+from kernels.cuda.device import Array, Device, Event, Graph, Kernel
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix
 from kernels.cuda.norms import Rounded
@@ -44,6 +48,19 @@ _REPACKED_ROWS = 16 * PATTERN_ROWS
 """Rows of a synthetic matrix that are uploaded; it repeats them."""
 _LOOKED_AT = 33
 """Rows at the start, in the middle and at the end of a result that are compared."""
+_COPY_BYTES = 32 << 20
+"""Of one copy of a lane: the link's full rate."""
+_LANES = 2
+_AHEAD = 2
+"""Copies of each lane that are under way or wait at least."""
+_STEP_BYTES = 300_000_000
+"""Weights of the products that are launched as a decode step launches them."""
+_LONGEST_S = 0.1
+"""That the host is taken to be busy beside copies, before it was so once."""
+_EXPANDED = (8192, 8192)
+_PROMPT_TOKENS = 512
+_CROSSING_COLUMNS = 8192
+_CROSSINGS = 50
 
 
 class ProductTimes(NamedTuple):
@@ -288,3 +305,207 @@ def _whole_blocks(quant_type: QuantType, row_length: int) -> bool:
     except ValueError:
         return False
     return True
+
+
+# ---- what a plan rests on
+
+
+class CopiesBeside(NamedTuple):
+    """Copies to the GPU while the host computes."""
+
+    rate: float
+    """Bytes per second of the copies."""
+    calls: int
+    """Of what the host did meanwhile."""
+    seconds: float
+    """That all calls took together."""
+
+
+def copy_rate(device: Device, n_bytes: int, seconds: float) -> float:
+    """Bytes per second that two lanes copy from `n_bytes` of page-locked memory, in about so many seconds."""
+    copies = _Copies(device, n_bytes)
+    copies.warm_up()
+    copies.begin()
+    while not copies.n_done or perf_counter() - copies.began < seconds:
+        copies.put(_AHEAD * _LANES - copies.n_pending)
+        copies.wait_for_one()
+    copies.drain()
+    return copies.rate
+
+
+def copy_rate_beside(
+    device: Device, n_bytes: int, seconds: float, beside: Callable[[], None]
+) -> CopiesBeside:
+    """The same while this thread calls `beside` again and again, at least once; the link is never idle."""
+    copies = _Copies(device, n_bytes)
+    alone = copies.warm_up()
+    n_calls, longest = 0, 0.0
+    copies.begin()
+    while not n_calls or perf_counter() - copies.began < seconds:
+        # So many that none is missing even if the next call takes twice as long as any before.
+        ahead = 2 * (longest or _LONGEST_S) * alone
+        copies.put(_AHEAD * _LANES + int(ahead / copies.bytes_of_copy) - copies.n_pending)
+        started = perf_counter()
+        beside()
+        longest = max(longest, perf_counter() - started)
+        n_calls += 1
+        copies.look()
+    elapsed = perf_counter() - copies.began
+    if not copies.n_done:
+        copies.wait_for_one()
+    result = CopiesBeside(copies.rate, n_calls, elapsed)
+    copies.drain()
+    return result
+
+
+class _Copies:
+    """Copies of page-locked memory by turns on some lanes, counted as they are done."""
+
+    def __init__(self, device: Device, n_bytes: int) -> None:
+        """Nothing is copied yet. Raises DeviceMemoryError."""
+        self.bytes_of_copy = min(_COPY_BYTES, n_bytes)
+        self._host = device.pinned(n_bytes)
+        # Written, as pages that never were may all be one page of zeros.
+        self._host[:] = 1
+        self._lanes = [(device.lane(), device.empty(self.bytes_of_copy, np.uint8)) for _ in range(_LANES)]
+        self._n_put = 0
+        self._pending: deque[Event] = deque()
+        self.n_done = 0
+        """Since `begin`."""
+        self.began = self._seen = perf_counter()
+
+    @property
+    def n_pending(self) -> int:
+        """Copies that were put on a lane and not seen done."""
+        return len(self._pending)
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second from `begin` to the last copy that was seen done."""
+        return self.n_done * self.bytes_of_copy / max(self._seen - self.began, 1e-9)
+
+    def warm_up(self) -> float:
+        """Copy a little, twice -> bytes per second of the second time; nothing is pending then."""
+        for _ in range(2):
+            self.begin()
+            self.put(_AHEAD * _LANES)
+            self.drain()
+        return self.rate
+
+    def begin(self) -> None:
+        """Count from here."""
+        self.n_done, self.began = 0, perf_counter()
+        self._seen = self.began
+
+    def put(self, n: int) -> None:
+        """Put `n` copies on the lanes, from one part of the memory after the other."""
+        for _ in range(n):
+            lane, to = self._lanes[self._n_put % _LANES]
+            first = self._n_put % (self._host.size // self.bytes_of_copy) * self.bytes_of_copy
+            lane.copy_async(to, self._host[first : first + self.bytes_of_copy])
+            self._pending.append(lane.record())
+            self._n_put += 1
+
+    def look(self) -> None:
+        """See which are done; does not wait."""
+        while self._pending and self._pending[0].done:
+            self._saw_one()
+
+    def wait_for_one(self) -> None:
+        """See the next one done."""
+        self._pending[0].wait()
+        self._saw_one()
+
+    def drain(self) -> None:
+        """See all of them done."""
+        while self._pending:
+            self.wait_for_one()
+
+    def _saw_one(self) -> None:
+        self._pending.popleft()
+        self.n_done += 1
+        self._seen = perf_counter()
+
+
+def product_rate(device: Device, quant_type: QuantType) -> float:
+    """Bytes of weights per second of a decode step: products with one column, input rounded before each.
+
+    Launched as one graph, over layers of a model of 8 billion weights. Raises DeviceMemoryError.
+    """
+    natives = [
+        device.upload(synthetic_matrix(quant_type, min(n_rows, _REPACKED_ROWS), row_length))
+        for n_rows, row_length in SHAPES
+    ]
+    made: list[DeviceMatrix] = []
+    while sum(matrix.data.nbytes for matrix in made) < _STEP_BYTES:
+        made += [
+            _matrix(device, quant_type, *shape, native) for shape, native in zip(SHAPES, natives, strict=True)
+        ]
+    device.fence()
+    widest = max(max(shape) for shape in SHAPES)
+    x, out = device.zeros((1, widest), np.float32), device.zeros((1, widest), np.float32)
+    rounded = {matrix.n_columns: norms.rounded(device, 1, matrix.n_columns) for matrix in made}
+
+    def step() -> None:
+        for matrix in made:
+            row: Rounded | Array = x[:, : matrix.n_columns]
+            if matrix.is_quantised:
+                norms.round_rows(device, x[:, : matrix.n_columns], rounded=rounded[matrix.n_columns])
+                row = rounded[matrix.n_columns]
+            products.multiply(device, matrix, row, out[:, : matrix.n_rows])
+
+    # Once outside: nothing may be compiled or loaded while a graph is captured.
+    step()
+    graph = device.capture(step)
+    n_bytes = sum(matrix.data.nbytes for matrix in made)
+    return n_bytes / min(launch_seconds(device, graph, 1) for _ in range(_PASSES))
+
+
+def expand_flops(device: Device) -> float:
+    """Multiplications and additions per second of a product of a prompt: Q4_K expanded to halves, 512 tokens.
+
+    Two for each weight and token. Raises DeviceMemoryError.
+    """
+    n_rows, n_columns = _EXPANDED
+    native = device.upload(synthetic_matrix(QuantType.Q4_K, min(n_rows, _REPACKED_ROWS), n_columns))
+    matrix = _matrix(device, QuantType.Q4_K, n_rows, n_columns, native)
+    device.fence()
+    numbers = np.random.default_rng(0).standard_normal((_PROMPT_TOKENS, n_columns), np.float32)
+    x = device.upload(numbers.astype(np.float16))
+    halves = device.empty((n_rows, n_columns), np.float16)
+    out = device.empty((_PROMPT_TOKENS, n_rows), np.float32)
+
+    def multiply() -> None:
+        matrices.dequantize(device, matrix, 0, n_rows, halves)
+        device.matmul_half(x, halves, out, accumulate=False)
+
+    multiply()
+    graph = device.capture(multiply)
+    seconds = min(launch_seconds(device, graph, 1) for _ in range(_PASSES))
+    return 2 * n_rows * n_columns * _PROMPT_TOKENS / seconds
+
+
+def crossing_seconds(device: Device) -> float:
+    """Seconds to hand a row of 8,192 floats to the host and back, by the host's clock: a median.
+
+    What a change of processor costs: a graph that brings the row from the host and takes it there, and the
+    host's wait for it.
+    """
+    x = device.zeros((1, _CROSSING_COLUMNS), np.float32)
+    row = device.pinned(x.nbytes)
+    address = device.host_address(row)
+
+    def there_and_back() -> None:
+        crossing.from_host(device, address, x)
+        crossing.to_host(device, x, address)
+
+    there_and_back()
+    device.synchronize()
+    graph = device.capture(there_and_back)
+    seconds = []
+    for _ in range(_CROSSINGS):
+        started = perf_counter()
+        graph.launch()
+        device.record().wait()
+        seconds.append(perf_counter() - started)
+    return median(seconds)

@@ -1,4 +1,4 @@
-"""A GPU as `Device`: arrays, streams and events by CuPy, launches by the driver, products by cuBLAS.
+"""A GPU as `Device`: arrays and the main stream by CuPy, launches by the driver, products by cuBLAS.
 
 The only module that imports CuPy. Knows no kernel. One thread drives a device: the one that opened it. CuPy
 compiles nothing here, and its memory pool is not used: every byte is asked of the driver once and counted.
@@ -25,37 +25,20 @@ from kernels.cuda.device import Array, Event, Kernel, Shape
 from kernels.cuda.driver import MULTIPROCESSOR_COUNT, Driver
 from kernels.cuda.graph import CudaGraph
 from kernels.cuda.launch import LoadedKernel
+from kernels.cuda.page_locks import LockedRuns, whole_pages
+from kernels.cuda.streams import CudaEvent, CudaLane, own
 from kernels.errors import DeviceError, DeviceMemoryError
 
 _runtime = cupy.cuda.runtime
 _OUT_OF_MEMORY = 2
 """cudaErrorMemoryAllocation."""
+_REGISTER_PORTABLE, _REGISTER_MAPPED = 1, 2
+"""Flags of cudaHostRegister."""
 _FIRST_WITH_DEPENDENT_LAUNCHES = 90
 
 
-class CudaEvent:
-    """A place in the stream of a CudaDevice."""
-
-    def __init__(self, event: cupy.cuda.Event) -> None:
-        """Of a CUDA event that was put on the stream."""
-        self._event = event
-
-    def wait(self) -> None:
-        """Sleep until everything before it is done. Raises DeviceError for what failed meanwhile."""
-        try:
-            self._event.synchronize()
-        except _runtime.CUDARuntimeError as error:
-            raise DeviceError(f"the GPU failed: {error}") from None
-
-    def since(self, start: Event) -> float:
-        """Seconds from `start` to here, both recorded with `timing`; waits."""
-        assert isinstance(start, CudaEvent), "events of two kinds of device"
-        self.wait()
-        return float(cupy.cuda.get_elapsed_time(start._event, self._event)) / 1e3
-
-
 class CudaDevice:
-    """One GPU, one stream, and what was allocated on it."""
+    """One GPU, its main stream, lanes beside it, and what was allocated on it."""
 
     def __init__(
         self, ordinal: int = 0, cache_folder: Path | None = None, vram_budget: int | None = None
@@ -78,6 +61,10 @@ class CudaDevice:
         self._may_depend = self.compute_capability >= _FIRST_WITH_DEPENDENT_LAUNCHES
         self._fenced = False
         self._books = _Books(vram_budget)
+        self._locked = LockedRuns()
+        """Host memory that `pinned` gave, or `lock` locked."""
+        self._registered = LockedRuns()
+        """Of it what `lock` locked."""
         with _asking(f"opening GPU {ordinal} ({self.name})"):
             cupy.cuda.Device(ordinal).use()
             self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -87,8 +74,15 @@ class CudaDevice:
         )
 
     def close(self) -> None:
-        """Wait, then free kernels, cuBLAS and workspace. Arrays and graphs go with their last reference."""
+        """Wait, for lanes too, then free locks, kernels, cuBLAS and workspace.
+
+        Arrays, graphs and lanes go with their last reference.
+        """
         self.synchronize()
+        with _asking("closing"):
+            _runtime.deviceSynchronize()
+        for address in self._registered.clear():
+            self._unregister(address)
         self._cublas.close()
         self._workspace = None
         while self._kernels:
@@ -132,12 +126,21 @@ class CudaDevice:
 
     def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
         """Copy `host`, part of a `pinned` array, into contiguous `to`; `host` must stay until it is done."""
+        self.copy_to(self._stream.ptr, to, host)
+
+    def copy_to(self, stream: int, to: Array, host: npt.NDArray[Any]) -> None:
+        """The same on any stream, and from any memory: that which is not page-locked is slower, and waits."""
         if to.nbytes != host.nbytes or not _is_contiguous(to) or not host.flags.c_contiguous:
             raise ValueError(f"cannot copy {host.shape} {host.dtype} to {to.shape} {to.dtype} as one run")
-        with _asking("copying to the GPU"):
-            _runtime.memcpyAsync(
-                _address(to), host.ctypes.data, host.nbytes, _runtime.memcpyHostToDevice, self._stream.ptr
-            )
+        target, source = _address(to), host.ctypes.data
+        for first, n_bytes, locked in self._locked.cut(source, host.nbytes):
+            if locked:
+                self._driver.copy_from_locked(target + first, source + first, n_bytes, stream)
+                continue
+            with _asking("copying to the GPU"):
+                _runtime.memcpyAsync(
+                    target + first, source + first, n_bytes, _runtime.memcpyHostToDevice, stream
+                )
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         """A copy of a contiguous `array` on the host, after waiting for what writes it."""
@@ -158,13 +161,40 @@ class CudaDevice:
                 max(1, n_bytes), _runtime.hostAllocPortable | _runtime.hostAllocMapped
             )
         buffer = (ctypes.c_uint8 * n_bytes).from_address(address)
-        weakref.finalize(buffer, _free, _runtime.freeHost, address).atexit = False
+        self._locked.add(address, max(1, n_bytes))
+        weakref.finalize(buffer, _free_pinned, self._locked, address).atexit = False
         return np.ctypeslib.as_array(buffer)
 
     def host_address(self, host: npt.NDArray[Any]) -> np.uint64:
         """What to pass to a kernel that reads or writes `host`, part of a `pinned` array."""
         # Host and device share one address space for memory locked like this, on every 64-bit system.
         return np.uint64(host.ctypes.data)
+
+    def lock(self, memory: npt.NDArray[np.uint8]) -> bool:
+        """Page-lock `memory`, host memory in one run, as far as it is whole pages; see `Device`."""
+        address, n_bytes = _pages_of(memory)
+        if not n_bytes:
+            return True
+        self._locked.add(address, n_bytes)
+        try:
+            _runtime.hostRegister(address, n_bytes, _REGISTER_PORTABLE | _REGISTER_MAPPED)
+        except _runtime.CUDARuntimeError:
+            # Systems refuse with different codes; a GPU that has failed says so at the next call.
+            self._locked.remove(address)
+            return False
+        self._registered.add(address, n_bytes)
+        return True
+
+    def unlock(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Undo `lock` of the same memory, from which no copy may be under way."""
+        address, n_bytes = _pages_of(memory)
+        if n_bytes:
+            self._registered.remove(address)
+            self._unregister(address)
+
+    def _unregister(self, address: int) -> None:
+        self._locked.remove(address)
+        _free(_runtime.hostUnregister, address)
 
     # ---- work
 
@@ -178,7 +208,7 @@ class CudaDevice:
         wanted = list(dict.fromkeys(kernels))
         self._compiler.prepare(wanted, on_progress)
         for kernel in wanted:
-            self._loaded(kernel)
+            self.loaded(kernel)
 
     def launch(
         self,
@@ -189,8 +219,15 @@ class CudaDevice:
         shared_bytes: int = 0,
     ) -> None:
         """Run `kernel` after what was launched before; see `Device`. Raises TypeError for unfit arguments."""
-        loaded = self._kernels.get(kernel) or self._loaded(kernel)
-        loaded.launch(grid, block, args, shared_bytes, dependent=self._may_depend and not self._fenced)
+        loaded = self._kernels.get(kernel) or self.loaded(kernel)
+        loaded.launch(
+            self._stream.ptr,
+            grid,
+            block,
+            args,
+            shared_bytes,
+            dependent=self._may_depend and not self._fenced,
+        )
         self._fenced = False
 
     def fence(self) -> None:
@@ -228,23 +265,29 @@ class CudaDevice:
         """Record what `run` launches, without running it. Raises DeviceError, and whatever `run` raises."""
         return CudaGraph(self._driver, self._stream.ptr, run)
 
+    def lane(self) -> CudaLane:
+        """A new lane. Raises DeviceError."""
+        return CudaLane(self._driver, self)
+
+    def wait_for(self, event: Event) -> None:
+        """What follows on the main stream waits for `event` of a lane; the host does not. Also a `fence`."""
+        own(event).hold_back(self._stream.ptr)
+        self._fenced = True
+
     def record(self, *, timing: bool = False) -> CudaEvent:
-        """The place in the stream after all that is on it by now; `timing` if it is for `Event.since`."""
-        event = cupy.cuda.Event(block=True, disable_timing=not timing)
-        self._driver.record_event(event.ptr, self._stream.ptr)
-        return CudaEvent(event)
+        """The place in the main stream after all that is on it by now; `timing`: for `Event.since`."""
+        return CudaEvent(self._driver, self._stream.ptr, timing=timing)
 
     def synchronize(self) -> None:
-        """Wait until all that was put on the stream is done. Raises DeviceError for what failed meanwhile."""
+        """Wait until all that was put on the main stream is done. Raises DeviceError for what failed."""
         # By an event: waiting for the stream itself keeps a core busy.
         self.record().wait()
 
-    def _loaded(self, kernel: Kernel) -> LoadedKernel:
+    def loaded(self, kernel: Kernel) -> LoadedKernel:
+        """A kernel on the device, compiled and loaded if it is not yet. Raises CompileError, DeviceError."""
         if kernel not in self._kernels:
             code = self._compiler.compile(kernel)
-            self._kernels[kernel] = LoadedKernel(
-                self._driver, code, kernel.name, self._stream.ptr, may_depend=self._may_depend
-            )
+            self._kernels[kernel] = LoadedKernel(self._driver, code, kernel.name, may_depend=self._may_depend)
         return self._kernels[kernel]
 
 
@@ -289,6 +332,11 @@ def _free(give_back: Callable[[int], None], address: int) -> None:
         give_back(address)
 
 
+def _free_pinned(locked: LockedRuns, address: int) -> None:
+    locked.remove(address)
+    _free(_runtime.freeHost, address)
+
+
 @contextmanager
 def _asking(what: str) -> Iterator[None]:
     """Turn CuPy's errors into ours."""
@@ -296,6 +344,13 @@ def _asking(what: str) -> Iterator[None]:
         yield
     except _runtime.CUDARuntimeError as error:
         raise DeviceError(f"{what}: {error}") from None
+
+
+def _pages_of(memory: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """Address and bytes of the whole pages in it."""
+    if not memory.flags.c_contiguous:
+        raise ValueError(f"cannot lock memory of strides {memory.strides} as one run")
+    return whole_pages(memory.ctypes.data, memory.nbytes)
 
 
 def _address(array: Any) -> int:

@@ -1,8 +1,8 @@
-"""What a launcher needs of a device: memory, launches, graphs.
+"""What a launcher needs of a device: memory, launches, graphs, lanes beside them.
 
 A GPU has it (cuda_device.py), and so has the emulator of the tests. Knows no kernel and no CuPy. What is
-launched or copied goes in order on the device's one stream; only `download`, `synchronize` and `Event.wait`
-wait for it.
+launched or copied goes in order on the device's main stream; only `download`, `synchronize` and `Event.wait`
+wait for it. A lane is a stream of its own: nothing orders it and the main stream but events.
 """
 
 from __future__ import annotations
@@ -73,7 +73,11 @@ class Array(Protocol):
 
 
 class Event(Protocol):
-    """A place in the stream."""
+    """A place in a stream, the main one or a lane."""
+
+    @property
+    def done(self) -> bool:
+        """Whether everything before it is done; does not wait. Raises DeviceError for what failed."""
 
     def wait(self) -> None:
         """Sleep until everything before it is done. Raises DeviceError for what failed meanwhile."""
@@ -86,11 +90,51 @@ class Graph(Protocol):
     """Launches that were recorded once and run again as one."""
 
     def launch(self) -> None:
-        """Put them all on the device's stream; returns at once."""
+        """Put them all on the main stream; returns at once."""
 
 
-class Device(Protocol):
-    """Memory, launches and cuBLAS of one device, on one stream."""
+class Launcher(Protocol):
+    """Where kernels are launched: a device or a lane of it."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: Shape,
+        block: Shape,
+        *args: Array | np.generic,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Run `kernel` after what was launched here before.
+
+        Arrays are passed as the address of their first element, NumPy scalars (int32, uint32, int64, uint64,
+        float32) by value, a null pointer as uint64(0). `shared_bytes` is the size of its SHARED_MEMORY.
+        Raises CompileError, DeviceError.
+        """
+
+
+class Lane(Launcher, Protocol):
+    """A second stream of a device: copies and kernels that run beside those of the main stream.
+
+    All of it goes in order and returns at once. A kernel starts when all that is before it on the lane is
+    done. Called by the thread of its device; no graph records what is put on a lane.
+    """
+
+    def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
+        """Copy `host`, any bytes in one run, into contiguous `to`; both must stay as they are until then.
+
+        From page-locked memory (`Device.pinned`, `Device.lock`) it runs by itself, at the full rate of the
+        link; from other memory it is slower, and this call takes as long as the copy.
+        """
+
+    def wait_for(self, event: Event) -> None:
+        """What follows on the lane waits for `event` of another stream; the host does not."""
+
+    def record(self, *, timing: bool = False) -> Event:
+        """The place on the lane after all that is on it by now; `timing` if it is for `Event.since`."""
+
+
+class Device(Launcher, Protocol):
+    """Memory, launches and cuBLAS of one device, on its main stream, and lanes."""
 
     @property
     def name(self) -> str:
@@ -122,6 +166,16 @@ class Device(Protocol):
     def host_address(self, host: npt.NDArray[Any]) -> np.uint64:
         """What to pass to a kernel that reads or writes `host`, part of a `pinned` array."""
 
+    def lock(self, memory: npt.NDArray[np.uint8]) -> bool:
+        """Page-lock `memory`, host memory in one run, as far as it is whole pages; it must stay in place.
+
+        False where the system refuses: too little memory, or a limit of locked memory. Raises ValueError for
+        memory that is locked already.
+        """
+
+    def unlock(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Undo `lock` of the same memory, from which no copy may be under way."""
+
     def download(self, array: Array) -> npt.NDArray[Any]:
         """A copy of a contiguous `array` on the host, after waiting for what writes it."""
 
@@ -133,13 +187,10 @@ class Device(Protocol):
         *args: Array | np.generic,
         shared_bytes: int = 0,
     ) -> None:
-        """Run `kernel` after what was launched before.
+        """As `Launcher`, on the main stream.
 
-        Arrays are passed as the address of their first element, NumPy scalars (int32, uint32, int64, uint64,
-        float32) by value, a null pointer as uint64(0). From compute capability 9.0 on the kernel may start
-        while the one before it still runs: it calls wait_for_previous() before touching what others write or
-        read, except for weights (`fence`). `shared_bytes` is the size of its SHARED_MEMORY. Raises
-        CompileError, DeviceError.
+        From compute capability 9.0 on the kernel may start while the one before it still runs: it calls
+        wait_for_previous() before touching what others write or read, except for weights (`fence`).
         """
 
     def matmul_half(self, x: Array, weights: Array, out: Array, *, accumulate: bool) -> None:
@@ -154,8 +205,17 @@ class Device(Protocol):
     def capture(self, run: Callable[[], None]) -> Graph:
         """Record what `run` launches, without running it (the emulator does at each launch of the graph)."""
 
+    def lane(self) -> Lane:
+        """A new lane."""
+
+    def wait_for(self, event: Event) -> None:
+        """What follows on the main stream waits for `event` of a lane; the host does not. Also a `fence`.
+
+        Not while a graph is captured.
+        """
+
     def record(self, *, timing: bool = False) -> Event:
-        """The place in the stream after all that is on it by now; `timing` if it is for `Event.since`."""
+        """The place in the main stream after all that is on it by now; `timing`: for `Event.since`."""
 
     def synchronize(self) -> None:
-        """Wait until all that was put on the stream is done. Raises DeviceError for what failed meanwhile."""
+        """Wait until all that was put on the main stream is done. Raises DeviceError for what failed."""

@@ -8,7 +8,7 @@ no arrays and no CuPy. Numbers and structures are those of cuda.h.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 from kernels.errors import DeviceError
@@ -26,6 +26,12 @@ NO_GPU = "the NVIDIA driver finds no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICE
 _LIBRARY = "libcuda.so.1"
 _NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY."""
+_BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
+"""CUevent_flags: a host that waits sleeps."""
+_NON_BLOCKING = 1
+"""CUstream_flags: not ordered with the default stream."""
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _CAPTURE_RELAXED = 2
 """Other threads may allocate meanwhile, and this one may load a kernel."""
@@ -46,6 +52,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuEventSynchronize": (c_void_p,),
+    "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
     "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_ulonglong),
@@ -57,9 +67,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 _SHORT_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventQuery": (c_void_p,),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuMemcpyHtoDAsync_v2": (c_ulonglong, c_void_p, c_size_t, c_void_p),
 }
-"""Functions that only put something on a stream: they keep the GIL."""
+"""Functions that only put something on a stream, or look whether it is done: they keep the GIL."""
 _NEWER_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncLoad": (c_void_p,),
     "cuFuncGetParamInfo": (c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_size_t)),
@@ -239,9 +254,56 @@ class Driver:
 
     # ---- streams
 
+    def create_stream(self) -> int:
+        """A stream of its own."""
+        stream = c_void_p()
+        self.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
+        return stream.value or 0
+
+    def destroy_stream(self, stream: int) -> None:
+        """Free a stream once all that is on it is done; does not wait."""
+        self.call("cuStreamDestroy_v2", stream)
+
+    def create_event(self, *, timing: bool) -> int:
+        """An event that is on no stream yet."""
+        event = c_void_p()
+        self.call("cuEventCreate", byref(event), _BLOCKING_SYNC | (0 if timing else _DISABLE_TIMING))
+        return event.value or 0
+
+    def destroy_event(self, event: int) -> None:
+        """Free an event; streams that wait for it still do."""
+        self.call("cuEventDestroy_v2", event)
+
     def record_event(self, event: int, stream: int) -> None:
         """Put `event` on `stream`."""
         self.call("cuEventRecord", event, stream)
+
+    def event_is_reached(self, event: int) -> bool:
+        """Whether all before it is done."""
+        status = self._functions["cuEventQuery"](event)
+        if status not in (0, _NOT_READY):
+            self.fail("the GPU failed", status)
+        return not status
+
+    def wait_for_event(self, event: int) -> None:
+        """Sleep until all before it is done."""
+        status = self._functions["cuEventSynchronize"](event)
+        if status:
+            self.fail("the GPU failed", status)
+
+    def seconds_between(self, start: int, end: int) -> float:
+        """By the GPU's clock, of two events that are reached and keep the time."""
+        milliseconds = c_float()
+        self.call("cuEventElapsedTime", byref(milliseconds), start, end)
+        return milliseconds.value / 1e3
+
+    def stream_waits(self, stream: int, event: int) -> None:
+        """What is put on `stream` from now on waits for `event`."""
+        self.call("cuStreamWaitEvent", stream, event, 0)
+
+    def copy_from_locked(self, to: int, host: int, n_bytes: int, stream: int) -> None:
+        """Put a copy from page-locked memory on `stream`; from other memory it would keep the GIL."""
+        self.call("cuMemcpyHtoDAsync_v2", to, host, n_bytes, stream)
 
     def begin_capture(self, stream: int) -> None:
         """Record what is put on `stream` from now on, instead of running it."""

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.cuda import attention, matrices, norms, products, sampling
+from kernels.cuda import attention, crossing, matrices, norms, products, sampling
 from kernels.cuda.attention import HeadNorms, KVLayout, KVType, Rotation
 from kernels.cuda.compiler import Compiler, Resources, usable_cores
 from kernels.cuda.device import Array, Kernel
 from kernels.cuda.matrices import DeviceMatrix
 from kernels.cuda.norms import Rounded
+from kernels.cuda.pace import PacedLane
 from kernels.cuda.sketch import Sketch
 from kernels.errors import CompileError
 from kernels.quant_types import QuantType, block_size, row_bytes
@@ -88,6 +89,7 @@ def representative(card: Card) -> list[Kernel]:
     sketch = Sketch(card)
     large, small = MODELS["Llama-3-8B"], MODELS["Gemma-3-270M"]
     _sampling(sketch)
+    _moving(sketch)
     for shapes in (large, small):
         _attention(sketch, shapes, n_step_tokens=[1, 5])
         _elementwise(sketch, shapes)
@@ -113,6 +115,7 @@ def of_models(card: Card) -> list[Kernel]:
     """Those of all models: every shape in two quant types, every type in two models, 1 to 8 tokens."""
     sketch = Sketch(card)
     _sampling(sketch)
+    _moving(sketch)
     for name, shapes in MODELS.items():
         _attention(sketch, shapes, n_step_tokens=range(1, 9))
         _elementwise(sketch, shapes)
@@ -120,6 +123,14 @@ def of_models(card: Card) -> list[Kernel]:
             if name in _MODELS_IN_EVERY_TYPE or quant_type in (QuantType.Q4_K, QuantType.Q8_0):
                 _model(sketch, shapes, quant_type)
     return list(dict.fromkeys((*sketch.kernels, *_BENCHES)))
+
+
+def _moving(sketch: Sketch) -> None:
+    """What blocks that are not on the GPU need, whatever their shapes."""
+    x, host = sketch.empty((1, 32), np.float32), np.empty(0, np.uint8)
+    crossing.to_host(sketch, x, sketch.host_address(host))
+    crossing.from_host(sketch, sketch.host_address(host), x)
+    PacedLane(sketch, 1e9).copy_async(sketch.empty(0, np.uint8), host)
 
 
 def _sampling(sketch: Sketch) -> None:

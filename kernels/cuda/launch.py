@@ -1,4 +1,4 @@
-"""A kernel on a stream, ready to be launched again and again: its arguments go into memory that stays.
+"""A kernel on a device, ready to be launched again and again: its arguments go into memory that stays.
 
 Knows how arguments become bytes; does not know what any kernel does. Called by cuda_device.py.
 """
@@ -34,16 +34,16 @@ _GRANTED_SHARED_BYTES = 48 * 1024
 
 
 class LoadedKernel:
-    """An entry point on the device, bound to a stream."""
+    """An entry point on the device, for any of its streams."""
 
-    def __init__(self, driver: Driver, code: bytes, name: str, stream: int, *, may_depend: bool) -> None:
+    def __init__(self, driver: Driver, code: bytes, name: str, *, may_depend: bool) -> None:
         """Load `code`; `may_depend` says that the device has dependent launches. Raises DeviceError."""
         self._driver = driver
         self._name = name
         self._module = driver.load_module(code)
         self._function = driver.function(self._module, name)
         self._n_attributes = int(may_depend)
-        self._config = LaunchConfig(stream=stream, attributes=dependent_launch())
+        self._config = LaunchConfig(attributes=dependent_launch())
         self._config_address = ctypes.addressof(self._config)
         self._dynamic_granted = _GRANTED_SHARED_BYTES - driver.function_attribute(
             SHARED_SIZE_BYTES, self._function
@@ -54,9 +54,16 @@ class LoadedKernel:
         self._cell_addresses = (ctypes.c_void_p * 0)()
 
     def launch(
-        self, grid: Shape, block: Shape, arguments: Sequence[Any], shared_bytes: int, *, dependent: bool
+        self,
+        stream: int,
+        grid: Shape,
+        block: Shape,
+        arguments: Sequence[Any],
+        shared_bytes: int,
+        *,
+        dependent: bool,
     ) -> None:
-        """Put the kernel on the stream. Raises TypeError for arguments that are not its own, DeviceError."""
+        """Put the kernel on a stream. Raises TypeError for arguments that are not its own, DeviceError."""
         types = tuple(map(type, arguments))
         packs = self._packs.get(types) or self._fit(types)
         for index, (pack, argument) in enumerate(zip(packs, arguments, strict=True)):
@@ -65,6 +72,7 @@ class LoadedKernel:
             self._driver.set_function_attribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, self._function, shared_bytes)
             self._dynamic_granted = shared_bytes
         config = self._config
+        config.stream = stream
         config.grid_x, config.grid_y, config.grid_z = _three(grid)
         config.block_x, config.block_y, config.block_z = _three(block)
         config.shared_bytes = shared_bytes

@@ -1,7 +1,7 @@
 """Weight matrices in video memory: their sizes, and what puts rows in and takes rows out.
 
 Knows the planes of formats.cuh by their sizes; does not know products (products.py) or models. All of it
-goes on the device's stream and returns at once.
+goes on the stream of whoever launches and returns at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.cuda.device import Array, Device, Kernel
+from kernels.cuda.device import Array, Device, Kernel, Launcher
 from kernels.quant_types import QuantType, row_bytes
 
 CHUNK = 128
@@ -70,19 +70,32 @@ def allocate(device: Device, quant_type: QuantType, n_rows: int, n_columns: int)
 
     Raises DeviceMemoryError, and ValueError when a row is not whole groups of 32 or whole quant blocks.
     """
-    if n_columns % 32:
-        raise ValueError(f"rows of {n_columns} weights are not whole groups of 32")
-    row_bytes(quant_type, n_columns)
+    _check_row(quant_type, n_columns)
     data = device.empty(vram_bytes(quant_type, n_rows, n_columns), np.uint8)
     return DeviceMatrix(data, n_rows, n_columns, quant_type)
 
 
-def repack(device: Device, native: Array, matrix: DeviceMatrix, first_row: int, n_rows: int) -> None:
+def matrix_in(memory: Array, quant_type: QuantType, n_rows: int, n_columns: int) -> DeviceMatrix:
+    """A matrix in device memory that is there: uint8 [vram_bytes(quant_type, n_rows, n_columns)].
+
+    It starts at a multiple of 256 bytes; contents are as they were. Raises ValueError as `allocate`, and for
+    memory of another size.
+    """
+    _check_row(quant_type, n_columns)
+    expected = vram_bytes(quant_type, n_rows, n_columns)
+    if memory.dtype != np.uint8 or memory.shape != (expected,):
+        raise ValueError(
+            f"{n_rows} rows of {n_columns} take {expected} bytes, not {memory.dtype} {memory.shape}"
+        )
+    return DeviceMatrix(memory, n_rows, n_columns, quant_type)
+
+
+def repack(device: Launcher, native: Array, matrix: DeviceMatrix, first_row: int, n_rows: int) -> None:
     """Write rows first_row to first_row + n_rows - 1 of `matrix` from ggml's quant blocks.
 
     `native`, uint8 [bytes of the rows] in device memory, starts at an even address. Products read weights
-    before they wait for the kernel before them: `device.fence()` comes between the last repacking and the
-    first of them. Raises ValueError for sizes that do not fit.
+    before they wait for the kernel before them: `Device.fence()` comes between the last repacking and the
+    first of them, or `Device.wait_for` where a lane repacks. Raises ValueError for sizes that do not fit.
     """
     _check_rows(matrix, first_row, n_rows)
     expected = n_rows * row_bytes(matrix.quant_type, matrix.n_columns)
@@ -132,6 +145,12 @@ def embedding(device: Device, ids: Array, matrix: DeviceMatrix, scale: float, ou
 
 _EMBEDDING_BLOCK = 64
 """Threads: a row of 4,096 weights has 128 pieces, so that two processors share it."""
+
+
+def _check_row(quant_type: QuantType, n_columns: int) -> None:
+    if n_columns % 32:
+        raise ValueError(f"rows of {n_columns} weights are not whole groups of 32")
+    row_bytes(quant_type, n_columns)
 
 
 def _check_rows(matrix: DeviceMatrix, first_row: int, n_rows: int) -> None:

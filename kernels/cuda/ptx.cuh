@@ -79,6 +79,13 @@ DEVICE u32 load2(const void *p) {
   asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p));
   return v;
 }
+// Of the host's memory, as it is now.
+DEVICE uint4 of_host16(const void *p) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+  return v;
+}
 DEVICE uint4 stream16(const void *p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -164,6 +171,15 @@ DEVICE u32 count_arrival(u32 *counter) {
   u32 before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
+}
+
+// ---- time
+
+// Of a clock that runs on whatever is launched; it goes on in steps of up to a microsecond or so.
+DEVICE u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+  return now;
 }
 
 // ---- programmatic dependent launch, from compute capability 9.0 on; nothing below

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cuda.device import Array, Device, Graph, Kernel, Shape
+from kernels.cuda.device import Array, Event, Graph, Kernel, Lane, Launcher, Shape
 
 _SMALL, _ROUNDED_TO, _SMALL_ROUNDED_TO = 1 << 20, 2 << 20, 512
 """The driver hands memory out in pages of 2 MiB, and small allocations share one."""
 
 
 class Launch(NamedTuple):
-    """What `Device.launch` was called with."""
+    """What `Launcher.launch` was called with."""
 
     kernel: Kernel
     grid: Shape
@@ -28,7 +28,7 @@ class Launch(NamedTuple):
     args: tuple[Array | np.generic, ...]
     shared_bytes: int
 
-    def on(self, device: Device) -> None:
+    def on(self, device: Launcher) -> None:
         """Launch it, now on a device whose arrays it was called with."""
         device.launch(self.kernel, self.grid, self.block, *self.args, shared_bytes=self.shared_bytes)
 
@@ -60,7 +60,7 @@ class Sketch:
         self.n_bytes = 0
         """Of device memory so far."""
         self.launches: list[Launch] = []
-        """In order."""
+        """In order, those of lanes too."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -96,6 +96,13 @@ class Sketch:
         """An address that no kernel will see."""
         return np.uint64(0)
 
+    def lock(self, memory: npt.NDArray[np.uint8]) -> bool:
+        """Nothing, and nothing refuses."""
+        return True
+
+    def unlock(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Nothing."""
+
     def launch(
         self, kernel: Kernel, grid: Shape, block: Shape, *args: Array | np.generic, shared_bytes: int = 0
     ) -> None:
@@ -116,6 +123,13 @@ class Sketch:
     def fence(self) -> None:
         """Nothing."""
 
+    def lane(self) -> Lane:
+        """One whose launches are noted here."""
+        return _Lane(self)
+
+    def wait_for(self, event: Event) -> None:
+        """Nothing."""
+
     def record(self, *, timing: bool = False) -> _Nothing:
         """A place that is reached at once."""
         return _Nothing()
@@ -128,8 +142,33 @@ class Sketch:
         raise RuntimeError("a sketch has no contents")
 
 
+class _Lane:
+    """A lane of a sketch."""
+
+    def __init__(self, sketch: Sketch) -> None:
+        self._sketch = sketch
+
+    def launch(
+        self, kernel: Kernel, grid: Shape, block: Shape, *args: Array | np.generic, shared_bytes: int = 0
+    ) -> None:
+        """Note the launch."""
+        self._sketch.launch(kernel, grid, block, *args, shared_bytes=shared_bytes)
+
+    def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
+        """Nothing."""
+
+    def wait_for(self, event: Event) -> None:
+        """Nothing."""
+
+    def record(self, *, timing: bool = False) -> _Nothing:
+        """A place that is reached at once."""
+        return _Nothing()
+
+
 class _Nothing:
     """An event and a graph of a sketch."""
+
+    done = True
 
     def launch(self) -> None:
         """Nothing."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bridge import Bridge
+from app.bridge import Bridge, BudgetOf
 from app.conversation import Conversation, TurnStatus
 from app.live_reply import LiveReply
 from app.store import Store
@@ -25,8 +25,9 @@ from engine import (
     ReplyStatus,
     Request,
     SamplingParams,
+    Tier,
 )
-from tests.app.tiers.models import gpu_tiers
+from tests.app.tiers.models import gpu_tiers, mixed_tiers
 from tests.fakes import FakeEngine
 
 PATH = Path("m.gguf")
@@ -57,6 +58,12 @@ class StillEngine:
     def set_ram_budget(self, budget: Budget | None) -> None:
         self.calls.append(f"budget {budget}")
 
+    def set_vram_budget(self, budget: Budget | None) -> None:
+        self.calls.append(f"vram budget {budget}")
+
+    def pin_block(self, index: int, tier: Tier | None) -> None:
+        self.calls.append(f"pin {index} {tier}")
+
     def count_tokens(self, text: str) -> int | None:
         return len(text)
 
@@ -72,13 +79,13 @@ class Nobody:
     """Listens to nothing, but notes budgets."""
 
     def __init__(self) -> None:
-        self.budgets: list[Budget | None] = []
+        self.budgets: list[tuple[BudgetOf, Budget | None]] = []
 
     def engine_changed(self, snapshot: EngineSnapshot) -> None:
         pass
 
-    def budget_changed(self, model: ModelInfo, budget: Budget | None) -> None:
-        self.budgets.append(budget)
+    def budget_changed(self, model: ModelInfo, memory: BudgetOf, budget: Budget | None) -> None:
+        self.budgets.append((memory, budget))
 
     def reply_grew(self, live: LiveReply) -> None:
         pass
@@ -207,18 +214,65 @@ def test_a_reply_remembers_the_gpu_that_computed_it(tmp_path: Path) -> None:
 def test_only_a_budget_that_the_engine_has_holds_from_then_on(tmp_path: Path) -> None:
     listener, engine = Nobody(), StillEngine("M")
     bridge = Bridge(Store(tmp_path / "c.db"), listener)
-    assert not bridge.set_ram_budget(Budget(1)), "no model is wanted"
+    assert not bridge.set_budget("ram_budget", Budget(1)), "no model is wanted"
     bridge.load(LoadOptions(PATH))
     bridge.attach(engine)
-    assert bridge.set_ram_budget(Budget(60))
+    assert bridge.set_budget("ram_budget", Budget(60))
     bridge.pull()
     assert listener.budgets == [], "it was refused, or is to come"
-    assert bridge.set_ram_budget(Budget(600))
+    assert bridge.set_budget("ram_budget", Budget(600))
     engine.snapshot = replace(engine.snapshot, seq=2, ram_budget=Budget(600))
     bridge.pull()
     bridge.pull()
-    assert listener.budgets == [Budget(600)]
+    assert listener.budgets == [("ram_budget", Budget(600))]
     assert engine.calls == ["load", f"budget {Budget(60)}", f"budget {Budget(600)}"]
+
+
+def test_each_memory_has_a_budget_of_its_own(tmp_path: Path) -> None:
+    listener, engine = Nobody(), StillEngine("M")
+    bridge = Bridge(Store(tmp_path / "c.db"), listener)
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    assert bridge.set_budget("ram_budget", Budget(60))
+    assert bridge.set_budget("vram_budget", Budget(7))
+    engine.snapshot = replace(engine.snapshot, seq=2, vram_budget=Budget(7))
+    bridge.pull()
+    assert listener.budgets == [("vram_budget", Budget(7))]
+    engine.snapshot = replace(engine.snapshot, seq=3, ram_budget=Budget(60))
+    bridge.pull()
+    assert listener.budgets == [("vram_budget", Budget(7)), ("ram_budget", Budget(60))]
+    assert engine.calls == ["load", f"budget {Budget(60)}", f"vram budget {Budget(7)}"]
+
+
+def test_while_blocks_move_the_engine_is_followed_closely(tmp_path: Path) -> None:
+    engine = StillEngine("M")
+    bridge = Bridge(Store(tmp_path / "c.db"), Nobody())
+    bridge.load(LoadOptions(PATH))
+    engine.snapshot = replace(engine.snapshot, seq=2, tiers=mixed_tiers(settled=False))
+    bridge.attach(engine)
+    assert bridge.active
+    bridge.pin_block(3, Tier.VRAM)
+    assert engine.calls[-1] == "pin 3 vram"
+    engine.snapshot = replace(engine.snapshot, seq=3, tiers=mixed_tiers())
+    bridge.pull()
+    assert not bridge.active
+    engine.snapshot = replace(engine.snapshot, seq=4, tiers=None)
+    bridge.pull()
+    bridge.pin_block(3, None)
+    assert engine.calls[-1] == "pin 3 vram", "there is no map"
+
+
+def test_a_reply_of_gpu_and_processor_remembers_both_budgets(tmp_path: Path) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    engine.snapshot = replace(engine.snapshot, tiers=mixed_tiers())
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    conversation = Conversation()
+    conversation.add("user", "hello")
+    live = bridge.ask(conversation, "", SamplingParams(), Overflow.STOP)
+    bridge.pull()
+    made_by = live.turn.made_by
+    assert (made_by["vram_budget"], made_by["ram_budget"]) == (4_000_000_000, 4_000_000_000)
 
 
 def test_a_model_that_did_not_load_is_tried_with_another_budget(tmp_path: Path) -> None:
@@ -228,11 +282,11 @@ def test_a_model_that_did_not_load_is_tried_with_another_budget(tmp_path: Path) 
     bridge.attach(engine)
     engine.snapshot = replace(engine.snapshot, seq=2, state=EngineState.FAILED)
     bridge.pull()
-    assert bridge.set_ram_budget(Budget(600))
+    assert bridge.set_budget("ram_budget", Budget(600))
     assert engine.calls == ["load", "load"]
     engine.snapshot = replace(engine.snapshot, seq=3, state=EngineState.READY, ram_budget=Budget(600))
     bridge.pull()
-    assert listener.budgets == [Budget(600)]
+    assert listener.budgets == [("ram_budget", Budget(600))]
 
 
 def test_a_message_too_long_by_itself_is_not_told_to_drop_others(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
-from app.budget_estimate import budget_range
+from app.bridge import BudgetOf
+from app.budget_estimate import ram_range, vram_range
 from app.screens.budget import BudgetScreen
 from app.widgets.budget_slider import BudgetSlider
 from engine import (
@@ -20,12 +21,14 @@ from engine import (
     Budget,
     EngineSnapshot,
     EngineState,
+    Executor,
     ModelInfo,
     Tier,
     TierSnapshot,
     parse_budget,
 )
 from tests.app.bare_host import Host
+from tests.app.tiers.models import GPU, gpu_tiers
 
 MB = 1_000_000
 MODEL = ModelInfo(
@@ -74,6 +77,11 @@ class BudgetHost(Host):
         super().__init__()
         self.snapshot = snapshot
         self.asked: list[Budget | None] = []
+        self.of: list[BudgetOf] = []
+
+    def change(self, memory: BudgetOf, budget: Budget | None) -> None:
+        self.of.append(memory)
+        self.asked.append(budget)
 
     def acknowledge(self) -> None:
         budget = self.asked[-1]
@@ -88,30 +96,30 @@ async def dialog(
 ) -> AsyncIterator[tuple[BudgetHost, Pilot[None]]]:
     host = BudgetHost(snapshot)
     async with host.run_test(size=size) as pilot:
-        host.push_screen(BudgetScreen(lambda: host.snapshot, lambda: 8000 * MB, host.asked.append))
+        host.push_screen(BudgetScreen(lambda: host.snapshot, lambda: 8000 * MB, host.change))
         await pilot.pause()
         yield host, pilot
 
 
 def test_the_range_counts_what_is_beside_the_weights() -> None:
-    budgets = budget_range(SNAPSHOT, 8000 * MB)
+    budgets = ram_range(SNAPSHOT, 8000 * MB)
     assert budgets is not None
     assert (budgets.least, budgets.in_effect, budgets.whole) == (500 * MB, 1300 * MB, 2500 * MB)
     assert budgets.available == 9300 * MB
     # Bytes that were asked for tell to the byte what is not for weights.
-    asked = budget_range(replace(SNAPSHOT, ram_budget=Budget(1350 * MB)), 8000 * MB)
+    asked = ram_range(replace(SNAPSHOT, ram_budget=Budget(1350 * MB)), 8000 * MB)
     assert asked is not None and asked.in_effect == 1350 * MB
-    assert budget_range(EngineSnapshot(), 8000 * MB) is None
+    assert ram_range(EngineSnapshot(), 8000 * MB) is None
 
 
 @given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 12000))
 def test_more_memory_never_reads_more(one: int, other: int, available: int) -> None:
-    budgets = budget_range(SNAPSHOT, available * MB)
+    budgets = ram_range(SNAPSHOT, available * MB)
     assert budgets is not None
     low, high = sorted((one, other))
-    assert budgets.reads(low * MB) >= budgets.reads(high * MB) >= 0
-    assert budgets.reads(budgets.least) == budgets.pass_bytes
-    assert budgets.reads(budgets.whole) == 0
+    assert budgets.outside(low * MB) >= budgets.outside(high * MB) >= 0
+    assert budgets.outside(budgets.least) == budgets.pass_bytes
+    assert budgets.outside(budgets.whole) == 0
     assert budgets.least < budgets.most
 
 
@@ -211,3 +219,82 @@ async def test_there_are_no_dead_controls(snapshot: EngineSnapshot, words: str) 
         assert "●" not in host.shown()
         await pilot.press("right", "enter", "d", "escape")
         assert not host.asked
+
+
+# -- with a GPU
+
+SPLIT = replace(
+    TIERS,
+    blocks=tuple(
+        replace(block, tier=Tier.VRAM, executor=Executor.GPU) if number % 2 else block
+        for number, block in enumerate(TIERS.blocks)
+    ),
+    pass_read_bytes=0,
+    vram_bytes=1000 * MB,
+    vram_used_bytes=1700 * MB,
+    vram_budget_bytes=1800 * MB,
+    vram_ring_bytes=200 * MB,
+    gpu=GPU,
+)
+ON_BOTH = replace(SNAPSHOT, tiers=SPLIT)
+
+
+def test_memory_and_gpu_have_ranges_of_their_own() -> None:
+    ram, vram = ram_range(ON_BOTH, 8000 * MB), vram_range(ON_BOTH)
+    assert ram is not None and vram is not None
+    # The cache is on the card; of the weights only those that are not there count for memory.
+    assert (ram.least, ram.in_effect, ram.whole) == (200 * MB, 1000 * MB, 1200 * MB)
+    assert (vram.beside, vram.in_effect, vram.whole) == (500 * MB, 1800 * MB, 2700 * MB)
+    assert (vram.outside_now, vram.pass_bytes) == (1000 * MB, 2000 * MB)
+    assert vram.available == GPU.free_bytes
+    assert vram.outside(vram.whole) == 0
+    assert vram_range(SNAPSHOT) is None
+
+
+def test_of_a_model_that_is_on_the_card_only_the_card_has_a_range() -> None:
+    whole = replace(SNAPSHOT, tiers=gpu_tiers())
+    assert ram_range(whole, 8000 * MB) is None
+    vram = vram_range(whole)
+    assert vram is not None and vram.outside_now == 0
+
+
+@pytest.mark.parametrize("size", [(40, 15), (80, 24), (120, 40)])
+async def test_two_budgets_are_chosen_one_beside_the_other(size: tuple[int, int]) -> None:
+    async with dialog(size, ON_BOTH) as (host, pilot):
+        assert "RAM   1.0 GB" in host.shown()
+        assert size[1] < 24 or "VRAM  1.8 GB" in host.shown()
+        await pilot.press("up")  # to the GPU's
+        await pilot.pause(0.3)
+        assert "VRAM  1.8 GB" in host.shown()
+        await pilot.press("end")
+        await pilot.pause()
+        if size[1] >= 24:
+            assert "beside the card now  1.0 GB a token" in host.shown()
+            assert "beside the card then  nothing: all is on the card" in host.shown()
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.press("down", "6", "0", "0", "M", "enter")
+        await pilot.pause()
+        assert host.of == ["vram_budget", "ram_budget"]
+        assert host.asked[1] == parse_budget("600M")
+        assert host.shown().count("…  when the engine has taken it") == 2 or size[1] < 24
+        await pilot.press("up", "d")
+        assert host.asked[2] is None and host.of[2] == "vram_budget"
+
+
+async def test_a_budget_that_was_taken_waits_no_longer_while_the_other_does() -> None:
+    async with dialog((80, 24), ON_BOTH) as (host, pilot):
+        await pilot.press("9", "G", "enter", "up", "1", "9", "G", "enter")
+        await pilot.pause()
+        host.snapshot = replace(host.snapshot, seq=9, vram_budget=parse_budget("19G"))
+        await pilot.pause(0.3)
+        lines = [line for line in host.shown().splitlines() if "when the engine has taken it" in line]
+        assert len(lines) == 1 and " RAM" in lines[0]
+
+
+async def test_a_model_on_the_card_has_the_budget_of_the_card_alone() -> None:
+    async with dialog((80, 24), replace(SNAPSHOT, tiers=gpu_tiers())) as (host, pilot):
+        assert "VRAM  20.0 GB" in host.shown()
+        assert "RAM  whole" not in host.shown().replace("VRAM", "")
+        await pilot.press("1", "9", "G", "enter")
+        assert host.of == ["vram_budget"]

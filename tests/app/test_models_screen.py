@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -335,6 +336,38 @@ async def test_with_a_gpu_device_memory_and_cache_are_chosen_for_one_model(
             device="cuda:1", vram_budget=Budget(20_000_000_000), kv_type=KVType.Q8_0
         )
     }
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "facts"),
+    [
+        (0, "✓ GPU + CPU · ~6.2 tok/s", ("from disk   nothing",)),
+        (
+            9_000_000_000,
+            "≋ GPU + CPU, streams 9.0 GB a token · ~6.2 tok/s",
+            ("from disk   9.0 GB for every token",),
+        ),
+    ],
+)
+async def test_a_model_larger_than_the_card_says_where_it_would_be(
+    home: Path, models: Path, monkeypatch: pytest.MonkeyPatch, read: int, row: str, facts: tuple[str, ...]
+) -> None:
+    mixed = replace(
+        ON_GPU,
+        vram_bytes=23_000_000_000,
+        ram_bytes=19_400_000_000,
+        pass_read_bytes=read,
+        predicted_decode_tok_s=6.2,
+        limited_by="memory bandwidth",
+    )
+    monkeypatch.setattr("app.screens.model_options.find_gpus", lambda: GpuSearch((GPU,), "", True))
+    monkeypatch.setattr("app.screens.model_options.preview_model", lambda *_: mixed)
+    monkeypatch.setattr("app.screens.models.preview_model", lambda *_: mixed)
+    async with picker(home, size=(160, 40)) as driver:
+        await driver.shows(row, "VRAM        23.0 GB, cache 500 MB", "memory      19.4 GB", *facts)
+        await driver.shows("waits for   memory bandwidth", "computed by NVIDIA RTX 0000")
+        await driver.press("ctrl+o")
+        await driver.shows("video memory 23.0 GB, memory 19.4 GB; 500 MB")
 
 
 async def test_options_that_cannot_be_saved_say_so(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from app import locations
 from app.plain import PlainChat
 from app.store import Store
 from engine import Budget, EngineState, Overflow, Reply, Request
+from tests.app.tiers.models import mixed_tiers
 from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import CHATML, write_tiny_model
 
@@ -136,6 +138,7 @@ def test_commands_lead_the_conversation() -> None:
         ("/model", "Fake-1M-Instruct is loaded"),
         ("/model nowhere.gguf", "no file 'nowhere.gguf'"),
         ("/budget much", "is no size"),
+        ("/vram much", "is no size"),
         ("/help", "/quit: "),
         ("/system", "system prompt of this conversation: none"),
         ("look at @no/such.txt", "no such file"),
@@ -187,6 +190,12 @@ def test_a_conversation_is_deleted_and_brought_back() -> None:
 def test_the_budget_reaches_the_engine() -> None:
     chat = Chat("/budget 2G", "/budget")
     assert chat.engine.budgets == [Budget(2 * 10**9), None]
+
+
+def test_the_budget_of_the_gpu_reaches_the_engine_and_holds_for_the_next_model() -> None:
+    chat = Chat("/vram 2G", script=replace(quick("Hello."), tiers=mixed_tiers()))
+    assert (chat.engine.vram_budgets, chat.engine.budgets) == ([Budget(2 * 10**9)], [])
+    assert chat.chat.chosen.vram_budget == Budget(2 * 10**9)
 
 
 def test_a_file_goes_with_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from app import locations
 from app.app import TiercelApp
 from app.settings import SettingsFile
 from tests.app.driving import Driver
-from tests.app.tiers.models import REASON, gpu_tiers, tiers
+from tests.app.tiers.models import MIXED_REASON, REASON, gpu_tiers, mixed_tiers, tiers
 from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import write_tiny_model
 
@@ -174,6 +174,33 @@ def test_a_model_on_a_gpu(
         while whole and len(driver.app.screen_stack) == 1:
             driver.app.action_tiers()
             await driver.settled()
+        await driver.settled(10)
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("shown", ["chat", "map", "budget", "loading"])
+def test_a_model_in_three_tiers(
+    app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int], shown: str
+) -> None:
+    script = replace(SCRIPT, tiers=mixed_tiers(), backend="cuda sm_86", reason=MIXED_REASON, threads=4)
+    if shown == "loading":
+        script = replace(script, tiers=mixed_tiers(settled=False, active=None), load_progress=0.43)
+    app._make_engine = lambda: FakeEngine(script)
+
+    async def go(pilot: Pilot[int | None]) -> None:
+        driver = Driver(pilot)
+        await _chat(driver)
+        if shown == "budget":
+            driver.prompt.text = "/vram"
+            await pilot.press("enter")
+            await driver.until(lambda: "Memory budget" in driver.screen_text(), "the dialog")
+        while shown == "map" and len(driver.app.screen_stack) == 1:
+            driver.app.action_tiers()
+            await driver.settled()
+        if shown == "map":
+            await pilot.press("down", "right", "right", "right")
         await driver.settled(10)
 
     assert snap_compare(app, terminal_size=size, run_before=go)

@@ -13,7 +13,7 @@ from app.plain import plain_words
 from app.widgets.status import StatusBar
 from engine import GenerationStats
 from tests.app.driving import running
-from tests.app.tiers.models import gpu_tiers
+from tests.app.tiers.models import gpu_tiers, mixed_tiers
 from tests.fakes import Script
 
 LONG = "word " * 3000
@@ -67,6 +67,40 @@ async def test_a_gpu_that_is_ready_is_named_where_there_is_room(home: Path) -> N
             await driver.ready()
             (line,) = (each for each in driver.screen_text().splitlines() if "● ready" in each)
             assert ("cuda sm_86 · NVIDIA RTX 0000" in line) == shown
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (200, "━━━━────── answers while it loads: 43%"),
+        (80, "ready  answers while it loads: 43%"),
+        (60, "ready  loading 43%"),
+        (40, "ready 43%"),
+    ],
+)
+async def test_a_model_that_answers_while_it_loads_says_how_far_it_is(
+    home: Path, width: int, words: str
+) -> None:
+    script = Script(
+        replies=(LONG,), token_s=0.005, tiers=mixed_tiers(settled=False), load_progress=0.43, threads=0
+    )
+    async with running(script, size=(width, 24)) as driver:
+        await driver.ready()
+        await driver.until(lambda: "● ready" in driver.screen_text(), "ready")
+        (line,) = (each for each in driver.screen_text().splitlines() if "● ready" in each)
+        assert words in line
+        await driver.say("go")
+        await driver.until(lambda: "tok/s" in _line(driver.screen_text()), "the speed")
+        assert ("answers while it loads: 43%" in _line(driver.screen_text())) == (width == 200)
+
+
+async def test_blocks_that_go_elsewhere_are_told_of_until_they_are_there(home: Path) -> None:
+    script = Script(tiers=mixed_tiers(settled=False))
+    async with running(script, size=(100, 24)) as driver:
+        await driver.ready()
+        await driver.until(lambda: "ready  blocks move" in driver.screen_text(), "the moves")
+        driver.engine._set(tiers=mixed_tiers())
+        await driver.until(lambda: "blocks move" not in driver.screen_text(), "the end of it")
 
 
 @pytest.mark.parametrize("shown", [in_our_words, plain_words])

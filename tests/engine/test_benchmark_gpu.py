@@ -275,6 +275,14 @@ def test_the_probe_measures_every_type_and_searches_for_a_models_products_only(
         before_each()
         return [bench.ProductTimes(quant_type, 1, 32, 256, 9000, [1e-8, 2e-8, 3e-8])]
 
+    linked: list[tuple[object, ...]] = []
+
+    def probe_link(gpu, threads, rates_file, cancel):  # type: ignore[no-untyped-def]
+        linked.append((gpu.quant_type.name, threads, rates_file))
+        assert gpu.device is opened[-1]
+        return None, ("too full",)
+
+    monkeypatch.setattr(benchmark_gpu, "probe_link", probe_link)
     monkeypatch.setattr(search, "search", found)
     monkeypatch.setattr(bench, "time_products", timed)
     stages: list[str] = []
@@ -283,13 +291,16 @@ def test_the_probe_measures_every_type_and_searches_for_a_models_products_only(
         assert 0 <= share <= 1
         stages.append(stage)
 
-    rates = measure_gpu(tiny, "cuda:0", tmp_path, on_progress=told, cancel=CancelToken())
+    rates = measure_gpu(
+        tiny, "cuda:0", 3, tmp_path, tmp_path / "rates.json", on_progress=told, cancel=CancelToken()
+    )
     assert rates.ceilings == Ceilings(9e11, 8e11, 2e10)
     assert rates.gemv == {quant_type.name: pytest.approx(4.5e11) for quant_type in QuantType}
     assert [(each.us, each.us_before) for each in rates.searched] == [(pytest.approx(2), pytest.approx(3))]
     assert list(dict.fromkeys(stages)) == [
         "measuring the GPU",
         "timing products",
+        "measuring the link",
         "searching for launch settings",
     ]
     config = read_model_config(open_gguf(tiny))
@@ -298,7 +309,11 @@ def test_the_probe_measures_every_type_and_searches_for_a_models_products_only(
         search.Shape(QuantType.Q8_0, 2 * config.ffn_size, config.hidden_size, gated=True)
     ]
     searched.clear()
-    without = measure_gpu(None, None, tmp_path, on_progress=told, cancel=CancelToken())
+    without = measure_gpu(
+        None, None, 3, tmp_path, tmp_path / "rates.json", on_progress=told, cancel=CancelToken()
+    )
+    assert linked == [("Q8_0", 3, tmp_path / "rates.json"), ("Q4_K", 3, tmp_path / "rates.json")]
+    assert (rates.quant_type, rates.placement, rates.notices) == ("Q8_0", None, ("too full",))
     assert (without.searched, searched) == ((), [])
     assert all(device.closed for device in opened)
 
@@ -309,7 +324,9 @@ def test_what_is_no_model_is_refused_before_the_gpu_is_opened(tmp_path: Path, op
         measure_gpu(
             tmp_path / "note.gguf",
             None,
+            None,
             tmp_path,
+            None,
             on_progress=lambda stage, share: None,
             cancel=CancelToken(),
         )

@@ -69,6 +69,13 @@ def test_products_reach_a_part_of_the_ceiling() -> None:
 
 
 def test_the_probe_measures_every_type() -> None:
-    rates = measure_gpu(None, "cuda", CACHE, on_progress=lambda stage, share: None, cancel=CancelToken())
+    rates = measure_gpu(
+        None, "cuda", None, CACHE, None, on_progress=lambda stage, share: None, cancel=CancelToken()
+    )
     assert rates.gemv.keys() == {quant_type.name for quant_type in QuantType}
     assert all(0.05 < rate / rates.ceilings.read < 1.2 for rate in rates.gemv.values())
+    assert rates.placement is not None
+    link = rates.placement.link
+    assert 0.5 < link.h2d / rates.ceilings.h2d < 1.2
+    assert 0 < link.h2d_beside_cpu <= link.h2d
+    assert link.matrix_flops > rates.placement.cpu_flops

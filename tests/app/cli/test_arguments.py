@@ -12,7 +12,16 @@ from app.__main__ import main
 from app.cli.arguments import add_model_arguments, chosen, load_options
 from app.cli.exit_codes import exit_code
 from app.models.options import Chosen
-from engine import BudgetError, ContextError, DeviceError, KVType, LoadOptions, parse_budget
+from engine import (
+    BudgetError,
+    ContextError,
+    DeviceError,
+    ExecutorChoice,
+    KVType,
+    LoadOptions,
+    PlaceRule,
+    parse_budget,
+)
 
 
 def parsed(home: Path, *arguments: str) -> LoadOptions:
@@ -52,6 +61,41 @@ def test_video_memory_and_the_kind_of_keys_and_values_are_passed_on(home: Path) 
     assert (parsed(home).vram_budget, parsed(home).kv_type) == (None, KVType.F16)
 
 
+def test_nothing_is_placed_by_hand_unless_it_was_said(home: Path) -> None:
+    options = parsed(home)
+    assert (options.gpu_layers, options.place, options.prefetch, options.link_limit) == (None, (), None, None)
+    assert (options.executor, options.chunk) == (ExecutorChoice.AUTO, None)
+
+
+PLACED = ("--gpu-layers=0", "--place=blk.0-9.attn=vram,head=ram", "--prefetch=3", "--link-limit=6.5G")
+
+
+def test_a_placement_by_hand_is_passed_on_to_loading_and_to_the_application(home: Path) -> None:
+    rules = (PlaceRule("blk", 0, 9, "attention", "vram"), PlaceRule("head", tier="ram"))
+    options = parsed(home, *PLACED, "--executor", "hybrid")
+    parser = argparse.ArgumentParser()
+    add_model_arguments(parser)
+    said = chosen(parser.parse_args(["-m", "x", *PLACED, "--executor", "hybrid"]))
+    for each in (options, said):
+        assert (each.gpu_layers, each.place, each.prefetch) == (0, rules, 3)
+        assert (each.link_limit, each.executor) == (6.5e9, ExecutorChoice.HYBRID)
+
+
+@pytest.mark.parametrize(("rate", "bytes_per_s"), [("800M/s", 8e8), ("25GB/s", 25e9), ("1GiB", 2.0**30)])
+def test_a_rate_is_read_as_people_write_it(home: Path, rate: str, bytes_per_s: float) -> None:
+    assert parsed(home, "--link-limit", rate).link_limit == bytes_per_s
+
+
+def test_streaming_is_an_executor_and_does_not_go_with_another(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parsed(home, "--streaming").executor is ExecutorChoice.STREAM
+    assert main(["run", "-m", str(home / "m.gguf"), "--streaming", "--executor", "cpu"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "--executor: not allowed with argument --streaming" in shown
+
+
 def test_the_application_gets_only_what_was_said() -> None:
     parser = argparse.ArgumentParser()
     add_model_arguments(parser)
@@ -60,7 +104,7 @@ def test_the_application_gets_only_what_was_said() -> None:
     assert said == Chosen(device="auto", vram_budget=parse_budget("50%"))
 
 
-@pytest.mark.parametrize("command", ["run", "chat", "bench", "perplexity", "tiers", ""])
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "perplexity", "tiers", "plan", ""])
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -68,6 +112,11 @@ def test_the_application_gets_only_what_was_said() -> None:
         ("--device", "cuda:", "'cuda:' is no device"),
         ("--vram-budget", "lots", "'lots' is no size above 0"),
         ("--kv-type", "q4", "'q4' must be f16 or q8_0"),
+        ("--gpu-layers", "-1", "'-1' is not a whole number of at least 0"),
+        ("--place", "blk.0=disk", "'blk.0=disk'"),
+        ("--executor", "gpu", "'gpu' must be auto or stream or cpu or hybrid"),
+        ("--prefetch", "1", "'1' is not a whole number of at least 2"),
+        ("--link-limit", "50%", "'50%' is no rate above 0: give bytes per second, such as 6.5G"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(

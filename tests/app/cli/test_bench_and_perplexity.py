@@ -192,6 +192,7 @@ GPU_CELL = Cell(
     h2d_gb_s=55.1,
     bandwidth_share=0.584,
     predicted_decode_tok_s=None,
+    predicted_prefill_tok_s=None,
     nvme_read_bytes=0,
     h2d_bytes=0,
     stall_ms=0.0,

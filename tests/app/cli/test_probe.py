@@ -13,6 +13,7 @@ from app.locations import rates_file
 from engine import CancelToken, DeviceError, GpuRates, GpuSearch
 from engine.benchmark_gpu import Ceilings, Searched
 from engine.tiers import probe
+from engine.tiers.rates import GpuMeasured, LinkRates
 from kernels.quant_types import QuantType
 from tests.app.tiers.models import GPU
 from tests.tiny_gguf import write_tiny_model
@@ -112,6 +113,8 @@ RATES = GpuRates(
         Searched("Q4_K", 4096, 14336, 1, 30.0, 33.0),
         Searched("Q4_K", 4096, 14336, 8, 36.0, 36.0),
     ),
+    quant_type="Q4_K",
+    placement=GpuMeasured(LinkRates(800e9, 25e9, 20e9, 0.93, 70e12, 45e-6), 0.4e12),
     notices=("a notice",),
 )
 
@@ -121,8 +124,10 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """What was asked to be measured of a GPU; the processor is not to be measured."""
     asked: list[tuple[object, ...]] = []
 
-    def measure_gpu(path, device, cache_dir, *, on_progress, cancel):  # type: ignore[no-untyped-def]
-        asked.append((path, device, cache_dir))
+    def measure_gpu(  # type: ignore[no-untyped-def]
+        path, device, threads, cache_dir, rates_file, *, on_progress, cancel
+    ):
+        asked.append((path, device, threads, cache_dir, rates_file))
         on_progress("measuring the GPU", 0.5)
         return RATES
 
@@ -135,8 +140,9 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 def test_a_gpu_that_is_named_is_measured_alone(
     tiny: str, home: Path, capsys: pytest.CaptureFixture[str], a_gpu: list[tuple[object, ...]]
 ) -> None:
-    assert main(["probe", "--device", "cuda:1", "-m", tiny]) == 0
-    assert a_gpu == [(Path(tiny), "cuda:1", home / "tiercel" / "cache")]
+    assert main(["probe", "--device", "cuda:1", "-m", tiny, "-t", "3"]) == 0
+    cache = home / "tiercel" / "cache"
+    assert a_gpu == [(Path(tiny), "cuda:1", 3, cache, cache / "rates.json")]
     shown = capsys.readouterr()
     assert shown.err == "tiercel: a notice\n"
     assert shown.out.splitlines() == [
@@ -146,6 +152,13 @@ def test_a_gpu_that_is_named_is_measured_alone(
         "link      25.00 GB/s   (to the GPU, from page-locked memory)",
         "Q4_K     810.00 GB/s   (90% of memory)",
         "Q8_0     891.00 GB/s   (99% of memory)",
+        "to place weights of Q4_K:",
+        "decode   800.00 GB/s   (products in the GPU's memory)",
+        "copies    25.00 GB/s   (to the GPU, as blocks are copied)",
+        "beside    20.00 GB/s   (while the processor multiplies as well,",
+        "                        which keeps 93% of its own speed)",
+        "prompt    70.00 TFLOP/s (of the GPU; the processor 0.40)",
+        "cross     45.00 us     (from the GPU to the processor and back)",
         "Q4_K     4096x14336 1 token     30.00 us   (was 33.00)",
         "Q4_K     4096x14336 8 tokens    36.00 us   (kept)",
     ]
@@ -162,6 +175,16 @@ def test_the_object_of_a_gpu_alone_leaves_the_processor_empty(
     assert (gpu["name"], gpu["compute_capability"]) == ("NVIDIA RTX 0000", "8.6")
     assert (gpu["read_gb_s"], gpu["copy_gb_s"], gpu["h2d_gb_s"]) == (900, 850, 25)
     assert gpu["gemv_gb_s"] == {"Q4_K": 810, "Q8_0": 891}
+    assert gpu["placement"] == {
+        "quant_type": "Q4_K",
+        "decode_gb_s": 800,
+        "h2d_gb_s": 25,
+        "h2d_beside_cpu_gb_s": 20,
+        "cpu_beside_h2d": 0.93,
+        "prefill_tflop_s": 70,
+        "cpu_prefill_tflop_s": 0.4,
+        "crossing_us": pytest.approx(45),
+    }
     assert gpu["searched"][0] == {
         "quant_type": "Q4_K",
         "rows": 4096,

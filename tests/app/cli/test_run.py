@@ -93,6 +93,7 @@ def test_json_has_the_promised_keys(
         "ttft_ms",
         "prefill_tok_s",
         "decode_tok_s",
+        "predicted_prefill_tok_s",
         "predicted_decode_tok_s",
         "nvme_read_bytes",
         "h2d_bytes",

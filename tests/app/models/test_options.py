@@ -7,7 +7,7 @@ from pathlib import Path
 from app import locations
 from app.models.options import Chosen, load_options
 from app.settings import ModelSettings, Settings
-from engine import Budget, KVType
+from engine import Budget, ExecutorChoice, KVType, PlaceRule
 
 PATH = Path("/m/a.gguf")
 
@@ -36,6 +36,14 @@ def test_what_computes_and_its_memory_follow_the_same_order() -> None:
     said = Chosen(device="auto", vram_budget=Budget(6), kv_type=KVType.F16)
     options = load_options(settings, PATH, said)
     assert (options.device, options.vram_budget, options.kv_type) == (None, Budget(6), KVType.F16)
+
+
+def test_a_placement_by_hand_is_that_of_the_command_line() -> None:
+    rules = (PlaceRule("head", tier="ram"),)
+    said = Chosen(gpu_layers=3, place=rules, executor=ExecutorChoice.CPU, prefetch=2, link_limit=6.5e9)
+    options = load_options(Settings(), PATH, said)
+    assert (options.gpu_layers, options.place, options.executor) == (3, rules, ExecutorChoice.CPU)
+    assert (options.prefetch, options.link_limit) == (2, 6.5e9)
 
 
 def test_nothing_said_leaves_the_device_to_the_engine(home: Path) -> None:

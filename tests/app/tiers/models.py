@@ -9,6 +9,7 @@ from engine import (
     BlockPlace,
     EngineSnapshot,
     EngineState,
+    Executor,
     GpuFacts,
     ModelInfo,
     Tier,
@@ -31,6 +32,7 @@ GPU = GpuFacts(
 
 
 REASON = "NVIDIA RTX 0000, 24 GB, driver 580.65.06, compute capability 8.6: the model fits its memory"
+MIXED_REASON = "NVIDIA RTX 0000, 24 GB, driver 580.65.06, compute capability 8.6: with the processor"
 
 
 def model(layers: int = 32, name: str = "Fake-7B-Instruct") -> ModelInfo:
@@ -107,7 +109,7 @@ def gpu_tiers(arrived: float = 1.0, *, layers: int = 32, **changes: object) -> T
         there.append((index, min(1.0, max(0.0, left / block.n_bytes))))
         left -= block.n_bytes
     placed = tuple(
-        replace(block, tier=Tier.VRAM if share == 1 else Tier.NVME)
+        replace(block, tier=Tier.VRAM if share == 1 else Tier.NVME, executor=Executor.GPU)
         for block, (_, share) in zip(places, there, strict=True)
     )
     snapshot = tiers(
@@ -130,6 +132,97 @@ def gpu_tiers(arrived: float = 1.0, *, layers: int = 32, **changes: object) -> T
         gpu=GPU,
     )
     return replace(snapshot, **changes)  # type: ignore[arg-type]
+
+
+def mixed_blocks(layers: int = 32) -> tuple[BlockPlace, ...]:
+    """Of a model that is larger than the card: attention and head are on it, of the rest all ways are met."""
+
+    def place(block: BlockPlace) -> tuple[Tier, Executor]:
+        if block.kind == "embedding":
+            return Tier.RAM, Executor.CPU
+        if block.kind != "feed_forward":
+            return Tier.VRAM, Executor.GPU
+        assert block.layer is not None, "it is of a layer"
+        return _WAYS[block.layer % len(_WAYS)]
+
+    places = ((block, *place(block)) for block in blocks(layers))
+    return tuple(replace(block, tier=tier, executor=executor) for block, tier, executor in places)
+
+
+_WAYS = (
+    (Tier.VRAM, Executor.GPU),
+    (Tier.RAM, Executor.CPU),
+    (Tier.RAM, Executor.CPU),
+    (Tier.RAM, Executor.STREAM),
+    (Tier.RAM, Executor.CPU),
+    (Tier.NVME, Executor.CPU),
+)
+
+
+def mixed_tiers(layers: int = 32, **changes: object) -> TierSnapshot:
+    """A model in all three tiers while a token is computed."""
+    placed = mixed_blocks(layers)
+    of = {tier: sum(block.n_bytes for block in placed if block.tier is tier) for tier in Tier}
+    copied = [i for i, block in enumerate(placed) if block.executor is Executor.STREAM]
+    read = [i for i, block in enumerate(placed) if block.tier is Tier.NVME]
+    snapshot = tiers(
+        placed,
+        ram_bytes=of[Tier.RAM],
+        ring_bytes=300_000_000,
+        budget_bytes=4_000_000_000,
+        pass_read_bytes=of[Tier.NVME],
+        read_bytes=0,
+        predicted_decode_tok_s=6.2,
+        predicted_prefill_tok_s=1170.0,
+        limited_by="memory bandwidth",
+        active=copied[0],
+        in_flight=((copied[1], 1.0), (copied[2], 0.4), (read[1], 0.7)),
+        events=(
+            TierEvent(1_790_000_000.0, "plan: 42 blocks in VRAM, 23 in memory, 5 on disk"),
+            TierEvent(1_790_000_060.0, "blk.6 feed_forward goes from memory to VRAM: the budget grew"),
+        ),
+        vram_bytes=of[Tier.VRAM],
+        vram_used_bytes=of[Tier.VRAM] + 900_000_000,
+        vram_budget_bytes=4_000_000_000,
+        h2d_rate=float(H2D_RATE),
+        pass_copy_bytes=sum(placed[i].n_bytes for i in copied),
+        pass_stalls=((copied[0], 0.0031), (read[0], 0.012)),
+        vram_ring_bytes=200_000_000,
+        gpu=GPU,
+    )
+    return replace(snapshot, **changes)  # type: ignore[arg-type]
+
+
+def mixed(
+    steps: int, *, passes_per_s: float = 6.0, disk: float = 0.1, copies: float = 0.2
+) -> list[EngineSnapshot]:
+    """Snapshots ten times a second of a reply through three tiers; waiting as shares of the time."""
+    placed = mixed_tiers()
+    found = []
+    for step in range(steps):
+        seconds = step / 10
+        now = replace(
+            placed,
+            passes=int(seconds * passes_per_s),
+            stall_s=seconds * disk,
+            copy_stall_s=seconds * copies,
+            read_bytes=int(seconds * passes_per_s * placed.pass_read_bytes),
+            read_s=seconds * 0.5,
+            h2d_bytes=int(seconds * passes_per_s * placed.pass_copy_bytes),
+            copy_s=seconds * 0.75,
+        )
+        found.append(
+            on_gpu(
+                now,
+                backend_reason=MIXED_REASON,
+                threads=4,
+                seq=step,
+                at=100.0 + seconds,
+                cpu_s=seconds * 3.2,
+                decode_tok_s=passes_per_s,
+            )
+        )
+    return found
 
 
 def on_gpu(placed: TierSnapshot | None = None, **changes: object) -> EngineSnapshot:

@@ -13,8 +13,18 @@ from app.tiers.history import BINS, Rate, sparkline
 from app.tiers.layout import Activity
 from app.tiers.report import Limit, TierReport, TierWatch
 from app.tiers.text import as_json, as_lines
-from app.tiers.words import bar_parts, limit_words, moving_words, why_no_map, why_there
-from engine import EngineSnapshot, EngineState, Tier, TierEvent
+from app.tiers.words import (
+    bar_parts,
+    legend,
+    limit_words,
+    moving_words,
+    settling_words,
+    tier_numbers,
+    wait_words,
+    why_no_map,
+    why_there,
+)
+from engine import EngineSnapshot, EngineState, Executor, Tier, TierEvent, TierSnapshot
 from tests.app.tiers.models import (
     H2D_RATE,
     RATE,
@@ -22,6 +32,9 @@ from tests.app.tiers.models import (
     blocks,
     gpu_tiers,
     loading_to_gpu,
+    mixed,
+    mixed_blocks,
+    mixed_tiers,
     model,
     on_gpu,
     running,
@@ -173,13 +186,164 @@ def test_the_text_names_the_gpu_and_the_reason() -> None:
     assert lines[1] == REASON
     assert lines[2].startswith("V VRAM ")
     assert lines[2].endswith("6.00/20.00 GB 69V")
-    assert "V vram R ram" in "\n".join(lines)
+    assert "V vram •ring ▶now" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("limited_by", ["video memory bandwidth", "the GPU", "the link to the GPU"])
 def test_what_limits_a_gpu_is_told_as_it_is_planned(limited_by: str) -> None:
     ready = on_gpu(gpu_tiers(limited_by=limited_by), state=EngineState.READY)
     assert limit_words(TierWatch().feed(ready)) == f"{limited_by}, by plan"
+
+
+# -- three tiers
+
+
+def block_of(placed: TierSnapshot, tier: Tier, executor: Executor, kind: str = "feed_forward") -> int:
+    """A block that is still, in this place."""
+    busy = {placed.active, *(index for index, _share in placed.in_flight)}
+    return next(
+        index
+        for index, block in enumerate(placed.blocks)
+        if (block.tier, block.executor, block.kind) == (tier, executor, kind) and index not in busy
+    )
+
+
+@pytest.mark.parametrize(
+    ("tier", "executor", "letter", "words"),
+    [
+        (Tier.VRAM, Executor.GPU, "V", "stays in video memory"),
+        (Tier.RAM, Executor.CPU, "R", "computed by the processor in place"),
+        (Tier.RAM, Executor.STREAM, "S", "page-locked memory, copied to the GPU by DMA"),
+        (Tier.NVME, Executor.CPU, "N", "page-locked ring, computed there by the processor"),
+        (Tier.NVME, Executor.STREAM, "D", "page-locked ring, then by DMA to the GPU"),
+    ],
+)
+def test_a_block_is_drawn_and_explained_by_its_tier_and_who_computes_it(
+    tier: Tier, executor: Executor, letter: str, words: str
+) -> None:
+    blocks = list(mixed_blocks())
+    blocks[4] = replace(blocks[4], tier=tier, executor=executor)
+    report = TierWatch().feed(on_gpu(mixed_tiers(blocks=tuple(blocks))))
+    assert report.cells[4].glyph == letter
+    assert words in why_there(report, 4)
+    assert letter in legend(report)
+    assert dict(next(total for total in report.tiers if total.tier is tier).kinds)[letter] >= 1
+
+
+def test_what_moves_says_where_to() -> None:
+    placed = mixed_tiers()
+    report = TierWatch().feed(on_gpu(placed))
+    assert report.copies is not None
+    (staged, _), (copied, _), (read, _) = placed.in_flight
+    assert [each.index for each in report.copies.moving] == [copied]
+    assert [each.index for each in report.link.moving] == [read]
+    assert why_there(report, copied) == "on its way to the GPU: 40% is there"
+    assert why_there(report, read) == "on its way from the disk into memory: 70% is there"
+    assert report.cells[staged].activity is Activity.STAGED
+    assert placed.active is not None
+    assert why_there(report, placed.active) == "in the staging ring of the GPU, which computes it now"
+
+
+def test_blocks_whose_keys_are_in_memory_are_told_as_such() -> None:
+    blocks = list(mixed_blocks())
+    blocks[1] = replace(blocks[1], tier=Tier.RAM, executor=Executor.CPU)
+    report = TierWatch().feed(on_gpu(mixed_tiers(blocks=tuple(blocks))))
+    assert "its keys and values are in memory too" in why_there(report, 1)
+    assert "only the rows of its tokens" in why_there(report, 0)
+
+
+def test_rates_and_waiting_of_both_links_are_told_apart() -> None:
+    report = watched(mixed(200))
+    placed = mixed_tiers()
+    assert report.copies is not None
+    assert report.link.rate == pytest.approx(6 * placed.pass_read_bytes, rel=0.1)
+    assert report.copies.rate == pytest.approx(6 * placed.pass_copy_bytes, rel=0.1)
+    assert (report.link.busy, report.copies.busy) == (pytest.approx(0.5), pytest.approx(0.75))
+    assert report.stall_share == pytest.approx(0.3, abs=0.02)
+    assert report.copy_stall_s == pytest.approx(0.2 / 6, rel=0.1)
+    assert report.stall_s == pytest.approx(0.3 / 6, rel=0.1)
+    assert report.waits == dict(placed.pass_stalls)
+    assert wait_words(report, placed.pass_stalls[0][0]) == "stall 3.1 ms"
+    assert wait_words(report, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("disk", "copies", "limited_by", "limit", "words"),
+    [
+        (0.6, 0.2, "the GPU", Limit.DISK, "the disk: waiting 60%"),
+        (0.2, 0.6, "the GPU", Limit.LINK, "copies: waiting 60%"),
+        (0.1, 0.3, "the disk", Limit.LINK_IN_PART, "partly copies: waiting 30%"),
+        (0.3, 0.1, "the GPU", Limit.DISK_IN_PART, "partly the disk: waiting 30%"),
+        (0.02, 0.04, "memory bandwidth", Limit.COMPUTE, "memory bandwidth: waiting 6%"),
+        (0.0, 0.0, "the link to the GPU", Limit.COMPUTE, "computing: waiting 0%"),
+    ],
+)
+def test_what_a_hybrid_waits_for_is_what_was_measured(
+    disk: float, copies: float, limited_by: str, limit: Limit, words: str
+) -> None:
+    snapshots = mixed(200, disk=disk, copies=copies)
+    report = watched(
+        [replace(each, tiers=replace(each.tiers, limited_by=limited_by)) for each in snapshots]  # type: ignore[type-var]
+    )
+    assert report.limit is limit
+    assert limit_words(report) == words
+
+
+def test_the_bar_of_the_gpu_shows_its_ring() -> None:
+    placed = mixed_tiers()
+    vram, ram, nvme = TierWatch().feed(on_gpu(placed)).tiers
+    assert (vram.ring, ram.ring, nvme.ring) == (placed.vram_ring_bytes, placed.ring_bytes, 0)
+    assert (vram.used, vram.total, vram.whole) == (
+        placed.vram_used_bytes,
+        placed.vram_budget_bytes,
+        24_000_000_000,
+    )
+    assert "▒" in "".join(bar_parts(vram, 40))
+    assert tier_numbers(ram) == f"{ram.used / 1e9:.2f}/4.00 GB 17R 5S"  # the embedding is one of them
+
+
+def test_a_model_that_answers_while_it_loads_says_so_and_moves_at_rest() -> None:
+    moving = mixed_tiers(settled=False, active=None)
+    ready = {"state": EngineState.READY, "load_progress": 0.43, "decode_tok_s": 0.0}
+    watch = TierWatch()
+    for step in range(30):
+        now = replace(moving, h2d_bytes=step * 200_000_000, copy_s=step * 0.1, read_bytes=step * 100_000_000)
+        report = watch.feed(on_gpu(now, seq=step, at=100 + step / 10, **ready))
+    assert (report.settled, report.load_progress) == (False, 0.43)
+    assert settling_words(settled=report.settled, progress=report.load_progress).endswith("loads: 43%")
+    assert report.copies is not None
+    assert (report.copies.rate, report.copies.busy) == (pytest.approx(2e9), pytest.approx(1.0))
+    assert report.link.rate == pytest.approx(1e9)
+    (_staged, (copied, _), _read) = moving.in_flight
+    assert report.cells[copied].activity is Activity.MOVING
+    text = "\n".join(as_lines(report, 100))
+    assert "answers while it loads: 43%" in text
+    assert "NVMe->RAM" in text
+    assert settling_words(settled=False, progress=1.0) == "blocks move"
+    assert settling_words(settled=True, progress=1.0) == ""
+
+
+def test_the_text_and_the_object_tell_of_three_tiers() -> None:
+    report = watched(mixed(50))
+    text = "\n".join(as_lines(report, 100))
+    for words in (
+        "V vram R ram S ram→gpu N disk •ring",
+        "prompt of 512 planned 1,170 tok/s",
+        "a token: 490 MB →gpu, 490 MB disk",
+        "waited longest for L5 ffn 12 ms, L3 ffn 3.1 ms",
+        "ms copies",
+        "planned 6.2",
+    ):
+        assert words in text
+    told = as_json(report)
+    index = block_of(mixed_tiers(), Tier.RAM, Executor.STREAM)
+    block = told["blocks"][index]  # type: ignore[index]
+    assert (block["tier"], block["executor"]) == ("ram", "stream")
+    assert told["blocks"][8]["wait_ms"] == pytest.approx(3.1)  # type: ignore[index]
+    assert told["predicted_prefill_tok_s"] == 1170.0
+    assert (told["settled"], told["pass_copy_bytes"]) == (True, 490_000_000)
+    assert told["copy_stall_ms_per_pass"] < told["stall_ms_per_pass"]  # type: ignore[operator]
+    assert json.dumps(told)
 
 
 def test_the_same_snapshot_gives_the_same_report() -> None:
@@ -338,14 +502,19 @@ def test_json_has_the_promised_keys() -> None:
         "passes",
         "pass_bytes",
         "pass_read_bytes",
+        "pass_copy_bytes",
         "hit_rate",
         "stall_ms_per_pass",
+        "copy_stall_ms_per_pass",
         "stall_share",
         "now_tok_s",
         "decode_tok_s",
         "predicted_decode_tok_s",
+        "predicted_prefill_tok_s",
         "limited_by",
         "limit",
+        "settled",
+        "load_progress",
         "events",
         "events_dropped",
     }

@@ -28,6 +28,8 @@ from tests.app.tiers.models import (
     blocks,
     gpu_tiers,
     loading_to_gpu,
+    mixed,
+    mixed_tiers,
     model,
     on_gpu,
     running,
@@ -329,13 +331,98 @@ async def test_folded_cells_of_memory_and_gpu_have_a_colour_of_their_own() -> No
         assert styles == {strip.get_component_rich_style("tier-map--mixed-vram")}
 
 
+# -- three tiers
+
+
+@pytest.mark.parametrize("width", [20, 37, 80, 120])
+async def test_with_three_tiers_no_line_is_longer_than_the_width(width: int) -> None:
+    watch = TierWatch()
+    for each in mixed(30):
+        report = watch.feed(each)
+    widgets = (TierBars(detailed=True), TierMap(widest_cell=5), TierMap("strip"), Lanes())
+    async with hosted(*widgets, size=(width, 120)) as pilot:
+        for widget in widgets:
+            widget.show(report)
+        await pilot.pause()
+        for widget in widgets:
+            for y in range(widget.size.height):
+                assert widget.render_line(y).cell_length <= width
+        bars, tier_map, strip, _lanes = widgets
+        assert (bars.size.height, strip.size.height) == (3, 1)
+        assert set("VRSN▶•") <= set("".join(drawn(tier_map)))
+        if width >= 80:
+            assert "17R 5S" in drawn(bars)[1]
+
+
+async def test_copied_blocks_have_the_colour_of_what_moves_and_others_of_their_tier() -> None:
+    tier_map = TierMap()
+    async with hosted(tier_map, size=(60, 30)) as pilot:
+        tier_map.show(TierWatch().feed(on_gpu(mixed_tiers(active=None, in_flight=()))))
+        await pilot.pause()
+        styles = {segment.text.strip(): segment.style for segment in tier_map.render_line(2)}
+        move = tier_map.get_component_rich_style("tier-map--moving").color
+        ram = tier_map.get_component_rich_style("tier-map--ram").color
+        assert styles["S"] is not None and styles["S"].color == move
+        assert styles["RR"] is not None and styles["RR"].color == ram
+
+
+@pytest.mark.parametrize("size", [(120, 40), (120, 24)])
+async def test_the_panel_tells_of_three_tiers(size: tuple[int, int]) -> None:
+    panel = TierPanel()
+    async with hosted(panel, size=size) as pilot:
+        for each in mixed(30):
+            panel.show(each, each.at)
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        for words in ("VRAM", "NVMe→RAM", "RAM→VRAM", "S ram→gpu", "R ram", "● live"):
+            assert words in text
+        if size[1] >= 40:
+            for words in (
+                "planned 6.2",
+                "prompt of 512 planned 1,170",
+                "a token: 490 MB →gpu",
+                "on the GPU",
+            ):
+                assert words in text
+
+
+@pytest.mark.parametrize(
+    ("progress", "generating", "words"),
+    [(0.43, True, "● live 43%"), (0.43, False, "◐ 43%"), (1.0, False, "◐ moving")],
+)
+async def test_the_panel_says_that_blocks_are_on_their_way(
+    progress: float, generating: bool, words: str
+) -> None:
+    panel = TierPanel()
+    state = EngineState.GENERATING if generating else EngineState.READY
+    shown = on_gpu(mixed_tiers(settled=False), load_progress=progress, state=state)
+    async with hosted(panel, size=(120, 40)) as pilot:
+        panel.show(shown, shown.at)
+        await pilot.pause()
+        assert words in "\n".join(seen(pilot))
+
+
+async def test_the_strip_tells_of_three_tiers() -> None:
+    strip = TierStrip()
+    async with hosted(strip, size=(120, 24)) as pilot:
+        for each in mixed(30):
+            strip.show(each, each.at)
+        await pilot.pause()
+        for words in ("V 2.66/4.00 GB 42", "R 2.64/4.00 GB 22", "N 490 MB 5", "r→v 2.", "waits 3"):
+            assert words in seen(pilot)[1]
+
+
 # -- the screen
 
 
 @asynccontextmanager
-async def screened(size: tuple[int, int], look: Callable[[], EngineSnapshot]) -> AsyncIterator[Pilot[None]]:
+async def screened(
+    size: tuple[int, int],
+    look: Callable[[], EngineSnapshot],
+    pin: Callable[[int, Tier | None], None] = lambda _index, _tier: None,
+) -> AsyncIterator[Pilot[None]]:
     async with hosted(size=size) as pilot:
-        await pilot.app.push_screen(TiersScreen(look))
+        await pilot.app.push_screen(TiersScreen(look, pin=pin))
         await pilot.pause()
         yield pilot
 
@@ -446,6 +533,72 @@ async def test_it_follows_the_engine_and_closes(key: str) -> None:
         await pilot.press(key)
         await pilot.pause()
         assert not screen.is_current
+
+
+async def test_the_arrows_move_the_cursor_where_the_screen_scrolls() -> None:
+    shown = now(REPLY[-1])
+    async with screened((80, 20), lambda: shown) as pilot:
+        tier_map = pilot.app.screen.query_one(TierMap)
+        await pilot.press("down", "right")
+        assert tier_map.chosen == 4
+        await pilot.press("up", "left")
+        assert tier_map.chosen == 1
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_screen_tells_how_a_block_comes_to_who_computes_it(size: tuple[int, int]) -> None:
+    shown = now(mixed(30)[-1])
+    async with screened(size, lambda: shown) as pilot:
+        await pilot.press("down", "right", "right")
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        assert "blk.2 feed_forward" in text
+        assert "computed by the processor in place, in memory" in text
+        await pilot.press("right", "right", "right")
+        await pilot.pause()
+        text = " ".join("\n".join(seen(pilot)).replace("│", " ").split())
+        assert "page-locked ring, computed there by the processor" in text
+        assert "stall 12 ms" in text
+
+
+async def test_a_block_is_kept_in_a_tier_by_a_key() -> None:
+    asked: list[tuple[int, Tier | None]] = []
+    shown = [now(on_gpu(mixed_tiers(active=None, in_flight=())))]
+    async with screened(
+        (120, 40), lambda: shown[0], lambda index, tier: asked.append((index, tier))
+    ) as pilot:
+        assert "v r n keep it there" in "\n".join(seen(pilot))
+        await pilot.press("down", "right", "v")
+        await pilot.pause()
+        chosen = pilot.app.screen.query_one(TierMap).chosen
+        assert asked == [(chosen, Tier.VRAM)]
+        assert "…VRAM is asked for" in "\n".join(seen(pilot))
+        await pilot.press("left")
+        await pilot.pause()
+        assert "is asked for" not in "\n".join(seen(pilot))
+        await pilot.press("right")
+        tiers = shown[0].tiers
+        assert tiers is not None
+        refusal = TierEvent(0.0, "no room for it", TierEventKind.WARNING)
+        shown[0] = replace(shown[0], tiers=replace(tiers, events=(*tiers.events, refusal)), seq=99)
+        pilot.app.screen.show(shown[0])  # type: ignore[attr-defined]
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        assert "is asked for" not in text
+        assert "no room for it" in text
+        await pilot.press("n", "r", "u")
+        await pilot.pause()
+        assert asked[1:] == [(chosen, Tier.NVME), (chosen, Tier.RAM), (chosen, None)]
+        assert "…left to the plan" in "\n".join(seen(pilot))
+
+
+async def test_without_a_gpu_there_are_no_keys_for_moving_blocks() -> None:
+    asked: list[int] = []
+    shown = now(REPLY[-1])
+    async with screened((120, 40), lambda: shown, lambda index, _tier: asked.append(index)) as pilot:
+        assert "v r n" not in "\n".join(seen(pilot))
+        await pilot.press("v", "r", "n", "u")
+        assert asked == []
 
 
 async def test_a_model_that_goes_takes_its_map_along() -> None:

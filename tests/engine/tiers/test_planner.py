@@ -210,3 +210,44 @@ def test_nothing_is_predicted_without_the_rates_for_it(rates: Rates | None) -> N
 def test_what_is_not_read_needs_no_rate_of_the_disk() -> None:
     chosen = plan(LARGE, 60 * 10**9, Rates(dram=20e9, gemv={}, disk=None))
     assert chosen.predicted_decode_s == pytest.approx(sum(block.n_bytes for block in LARGE[1:]) / 20e9)
+
+
+# -- blocks that are elsewhere
+
+
+@st.composite
+def models_and_apart(draw: st.DrawFn) -> tuple[tuple[Block, ...], frozenset[int]]:
+    blocks = draw(models)
+    return blocks, draw(st.frozensets(st.sampled_from(range(len(blocks)))))
+
+
+@settings(deadline=None)
+@given(models_and_apart(), shares)
+def test_what_is_apart_is_planned_as_if_it_were_not_there(
+    case: tuple[tuple[Block, ...], frozenset[int]], share: float
+) -> None:
+    blocks, apart = case
+    rest = [block for block in blocks if block.index not in apart]
+    budget = int(memory_of(rest) * share)
+    if budget < least_memory(blocks, apart=apart):
+        with pytest.raises(BudgetError):
+            plan(blocks, budget, RATES, apart=apart)
+        return
+    chosen = plan(blocks, budget, RATES, apart=apart)
+    assert chosen == plan(rest, budget, RATES)
+    assert apart.isdisjoint(chosen.resident)
+    assert apart.isdisjoint(chosen.streamed)
+
+
+def test_nothing_is_planned_where_all_is_apart() -> None:
+    everything = frozenset(block.index for block in LARGE)
+    chosen = plan(LARGE, 0, RATES, apart=everything)
+    assert (chosen.resident, chosen.streamed, chosen.ram_bytes, chosen.read_bytes) == (frozenset(), (), 0, 0)
+    assert (chosen.predicted_decode_s, chosen.limited_by) == (None, "")
+    assert least_memory(LARGE, apart=everything) == 0
+
+
+def test_blocks_that_may_stay_but_are_apart_do_not() -> None:
+    everything, apart = frozenset(block.index for block in LARGE), frozenset({0, 3})
+    for among in (everything, frozenset(range(10))):
+        assert plan(LARGE, 60 * 10**9, RATES, among=among, apart=apart).resident == among - apart

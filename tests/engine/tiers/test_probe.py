@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 
 import kernels
 from engine.cancel import CancelToken
-from engine.errors import CancelledError, KernelError
+from engine.errors import CancelledError, DeviceError, KernelError
+from engine.events import GpuFacts
 from engine.tiers import probe
-from engine.tiers.rates import Measured, Rates, load_rates
+from engine.tiers.probe import GpuToProbe
+from engine.tiers.rates import GpuMeasured, LinkRates, Measured, Rates, load_rates
+from kernels import errors as kernel_errors
 from kernels.quant_types import QuantType
 from tests.tiny_gguf import write_tiny_model
 
@@ -216,6 +220,116 @@ def test_what_is_not_known_is_not_measured_where_it_is_not_worth_it(
     assert probes.since() == [model]
     assert rates(model, [Q4_K]) == Rates(9e9, {Q4_K: 5e9 + Q4_K}, 2e9)
     assert probes.since() == []
+
+
+# -- a GPU
+
+GPU = GpuToProbe(GpuFacts(0, "Testcard 9000", "9.0", 1 << 30, 1 << 30, "580.1"), Q4_K, device=None)
+LINK = LinkRates(4e12, 5e10, 4e10, 0.9, 4e14, 5e-5)
+
+
+class Links:
+    """In place of the measurement of a GPU: notes what is asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[object, int, QuantType]] = []
+        self.fault: Exception | None = None
+        monkeypatch.setattr("engine.tiers.probe_gpu.gpu_rates", self.measure)
+
+    def measure(
+        self, device: object, threads: int, quant_type: QuantType, n_bytes: int, cancel: CancelToken
+    ) -> GpuMeasured:
+        assert n_bytes == probe._matrix_bytes()
+        if self.fault is not None:
+            raise self.fault
+        self.asked.append((device, threads, quant_type))
+        return GpuMeasured(replace(LINK, vram=1e12 + len(self.asked)), 7e11)
+
+
+def opened(quant_type: QuantType = Q4_K, name: str = "Testcard 9000", driver: str = "580.1") -> GpuToProbe:
+    facts = replace(GPU.facts, name=name, driver=driver)
+    return GpuToProbe(facts, quant_type, device="a device")  # type: ignore[arg-type]
+
+
+def rates_with(gpu: GpuToProbe | None, file: Path, *, measure: bool = True) -> Rates | None:
+    found, notices = probe.model_rates(None, [Q4_K], 2, file, measure=measure, cancel=CancelToken(), gpu=gpu)
+    assert notices == ()
+    return found
+
+
+def test_a_gpu_is_measured_once_for_each_type_driver_and_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, links, file = Probes(monkeypatch), Links(monkeypatch), tmp_path / "rates.json"
+    assert rates_with(GPU, file, measure=False) is None
+    without = rates_with(None, file)
+    assert without is not None and (without.link, without.cpu_flops) == (None, None)
+    assert probes.since() == [(2, [Q4_K])]
+    first = rates_with(opened(), file)
+    assert first is not None and first.link is not None
+    assert (first.link.vram, first.cpu_flops) == (1e12 + 1, 7e11)
+    assert rates_with(GPU, file, measure=False) == first == rates_with(opened(), file)
+    rates_with(opened(driver="590"), file)
+    rates_with(opened(name="Other"), file)
+    rates_with(opened(Q6_K), file)
+    assert links.asked == [("a device", 2, Q4_K)] * 3 + [("a device", 2, Q6_K)]
+    assert rates_with(GPU, file, measure=False) == first
+    assert rates_with(None, file) == without
+    assert probes.since() == []
+
+
+def test_a_gpu_without_room_is_told_and_nothing_is_predicted_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Probes(monkeypatch)
+    links, file = Links(monkeypatch), tmp_path / "rates.json"
+    links.fault = kernel_errors.DeviceMemoryError(1 << 30, 5_000_000, None, 0)
+    rates, (notice,) = probe.model_rates(
+        None, [Q4_K], 2, file, measure=True, cancel=CancelToken(), gpu=opened()
+    )
+    assert rates is not None and (rates.link, rates.cpu_flops) == (None, None)
+    assert "Testcard 9000 is too full to measure its link (5 MB are free)" in notice
+    links.fault = None
+    assert rates_with(GPU, file, measure=False) is None
+    rates = rates_with(opened(), file)
+    assert rates is not None and rates.link is not None
+    links.fault = kernel_errors.DeviceError("it broke")
+    with pytest.raises(DeviceError, match="Testcard 9000 failed while it was measured: it broke"):
+        rates_with(opened(Q6_K), file)
+
+
+def test_measuring_a_link_again_replaces_what_is_known_of_that_gpu_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Probes(monkeypatch)
+    links, file = Links(monkeypatch), tmp_path / "rates.json"
+    for gpu in (opened(), opened(Q6_K), opened(name="Testcard 9"), opened(driver="old")):
+        rates_with(gpu, file)
+    found, notices = probe.probe_link(opened(), 2, file, CancelToken())
+    assert notices == ()
+    assert found == GpuMeasured(replace(LINK, vram=1e12 + 5), 7e11)
+    kept = load_rates(file, probe._fingerprint(probe._device(), 2))
+    assert kept.gpus.keys() == {opened().key, opened(name="Testcard 9").key}
+    assert kept.gpus[opened().key] == found
+    assert (kept.dram, kept.gemv) == (9e9, {Q4_K: 5e9 + Q4_K})
+    links.fault = kernel_errors.DeviceMemoryError(1, 0, None, 0)
+    found, (notice,) = probe.probe_link(opened(), 2, file, CancelToken())
+    assert found is None
+    assert "too full" in notice
+    assert load_rates(file, probe._fingerprint(probe._device(), 2)) == kept
+
+
+def test_measuring_the_processor_again_leaves_the_gpu_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Probes(monkeypatch)
+    Links(monkeypatch)
+    file = tmp_path / "rates.json"
+    before = rates_with(opened(), file)
+    probe.measure_machine(None, 2, file, CancelToken())
+    after = rates_with(GPU, file, measure=False)
+    assert before is not None and after is not None
+    assert after.link == before.link
 
 
 def test_rates_that_cannot_be_kept_are_used_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.tiers.rates import Measured, Rates, load_rates, save_rates
+from engine.tiers.rates import GpuMeasured, LinkRates, Measured, Rates, load_rates, save_rates
 from kernels.quant_types import QuantType
 
-MEASURED = Measured(dram=2e10, gemv={QuantType.Q4_K: 1.25e10, QuantType.F32: 2e10}, disks={66306: 3.1e9})
+LINK = LinkRates(
+    vram=4e12, h2d=5.5e10, h2d_beside_cpu=4.6e10, cpu_beside_h2d=0.9, matrix_flops=4e14, crossing_s=3e-5
+)
+MEASURED = Measured(
+    dram=2e10,
+    gemv={QuantType.Q4_K: 1.25e10, QuantType.F32: 2e10},
+    disks={66306: 3.1e9},
+    gpus={"NVIDIA H200, driver 580.1, Q4_K": GpuMeasured(LINK, 9e11)},
+)
 
 
 @pytest.fixture
@@ -39,7 +48,9 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["m", "dram", "gemv", "disks", "Q4_K", "1"]), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["m", "dram", "gemv", "disks", "gpus", "Q4_K", "1"]), inner, max_size=4
+        )
     ),
 )
 
@@ -56,6 +67,31 @@ def test_a_foreign_file_is_ignored_and_replaced(
     assert all(0 < rate < float("inf") for rate in rates)
     save_rates(path, "m", MEASURED)
     assert load_rates(path, "m") == MEASURED
+
+
+@pytest.mark.parametrize("name", [*LinkRates.__slots__, "cpu_flops"])
+@pytest.mark.parametrize("value", [None, 0, -1, "fast", float("inf")])
+def test_a_damaged_rate_of_a_gpu_is_measured_again(path: Path, name: str, value: object) -> None:
+    save_rates(path, "m", MEASURED)
+    document = json.loads(path.read_bytes())
+    (gpu,) = document["m"]["gpus"].values()
+    gpu[name] = value
+    path.write_text(json.dumps(document))
+    assert load_rates(path, "m") == Measured()
+
+
+def test_a_processor_is_not_faster_beside_copies(path: Path) -> None:
+    faster = GpuMeasured(replace(LINK, cpu_beside_h2d=1.01), 9e11)
+    save_rates(path, "m", replace(MEASURED, gpus={"g": faster}))
+    assert load_rates(path, "m") == Measured()
+
+
+def test_a_file_from_before_gpus_were_measured_still_counts(path: Path) -> None:
+    save_rates(path, "m", MEASURED)
+    document = json.loads(path.read_bytes())
+    del document["m"]["gpus"]
+    path.write_text(json.dumps(document))
+    assert load_rates(path, "m") == replace(MEASURED, gpus={})
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b'{"m": {"dram": 1e9}}'])

@@ -19,9 +19,11 @@ from engine.cancel import CancelToken
 from engine.errors import CancelledError, StreamError
 from engine.tiers.blocks import Block, slot_bytes_for
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.page_locks import PageLocks
 from engine.tiers.streamer import Streamer
 from tests.engine.tiers.faulty_disk import PREADV, Gate, block, piece, wait_until, write_noise
 from tests.engine.tiers.faulty_disk import gate as gate
+from tests.engine.tiers.locking import Pages
 
 N_BYTES = 60 * ALIGNMENT + 777
 GO_ON = CancelToken()
@@ -132,6 +134,21 @@ def test_two_slots_take_blocks_of_very_different_size(paths: list[Path]) -> None
         for _ in range(3):
             for wanted in blocks:
                 check(streamer, paths, wanted)
+
+
+def test_slots_are_locked_once_and_until_it_is_closed(paths: list[Path]) -> None:
+    system, blocks = Pages(), pages(1, 3, 2)
+    files = DirectFiles(paths)
+    streamer = Streamer(files, blocks, slots=2, slot_bytes=4 * ALIGNMENT, locks=PageLocks(system))
+    for _ in range(2):
+        for wanted in blocks:
+            assert all(system.holds(view) for view in streamer.acquire(wanted, GO_ON))
+            streamer.release(wanted)
+    assert (system.asked, system.n_bytes) == (2, 8 * ALIGNMENT)
+    for _ in range(2):
+        streamer.close()
+        assert system.locked == {}
+    files.close()
 
 
 def test_views_cannot_be_written(paths: list[Path]) -> None:

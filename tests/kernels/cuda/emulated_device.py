@@ -1,8 +1,9 @@
 """A device on which kernels/cuda runs without a GPU: g++ compiles the kernels, fibers are their threads.
 
 Stricter than a GPU: memory starts as NaNs, every buffer ends at a page that may not be touched, blocks and
-threads run in an order of their own, and what CUDA leaves undefined is an `EmulationError`. What runs the
-threads is in emulator/; this knows files, the compiler, and how arguments are passed.
+threads run in an order of their own, of two streams one is late (emulated_streams.py), and what CUDA leaves
+undefined is an `EmulationError`. What runs the threads is in emulator/; this knows files, the compiler, and
+how arguments are passed.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.cuda.compiler import inlined_source
-from kernels.cuda.device import Array, Event, Graph, Kernel, Shape
+from kernels.cuda.device import Array, Event, Graph, Kernel, Lane, Shape
+from kernels.cuda.page_locks import LockedRuns, whole_pages
 from kernels.errors import CompileError, DeviceMemoryError
+from tests.kernels.cuda.emulated_streams import Stream
 
 REPO = Path(__file__).resolve().parents[3]
 EMULATOR = Path(__file__).parent / "emulator"
@@ -88,20 +91,40 @@ class EmulatedDevice:
 
     `backwards`: the last block runs first, and in it the last thread (each barrier turns the threads' order
     round). A launch that computes for longer than `seconds` is an error; there are `n_bytes` of memory.
+    `late`: whose work is not done before somebody waits for it, that of lanes or that of the main stream; the
+    other's is done at once. No more than `lockable_bytes` of host memory can be locked (None: all of it).
     """
 
     name = "emulator"
     compute_capability = 90
     n_processors = 4
 
-    def __init__(self, *, backwards: bool = True, seconds: float = 60.0, n_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        *,
+        backwards: bool = True,
+        seconds: float = 60.0,
+        n_bytes: int = 1 << 30,
+        late: Literal["lanes", "main"] = "lanes",
+        lockable_bytes: int | None = None,
+    ) -> None:
         self.used_bytes = 0
         """Allocated and still referred to."""
+        self.locked_bytes = 0
+        """By `lock`."""
+        self.unlocked_copies = 0
+        """Copies of lanes from memory that is not page-locked, or not all of it."""
         self._backwards = backwards
         self._seconds = seconds
         self._n_bytes = n_bytes
         self._fenced = False
         self._recording: list[Callable[[], None]] | None = None
+        self._late = late
+        self._main = Stream(late=late == "main")
+        self._lockable_bytes = lockable_bytes
+        self._locked = LockedRuns()
+        self._copied_from: list[tuple[int, int]] = []
+        """Addresses of host memory, and their ends, from which lanes are still to copy."""
 
     def close(self) -> None:
         """Nothing to give back: arrays go with their last reference."""
@@ -125,6 +148,7 @@ class EmulatedDevice:
         self._not_recorded("upload")
         array = self.empty(host.shape, host.dtype)
         self._write(array, lambda place: np.copyto(place, host))
+        self.synchronize()
         return array
 
     def pinned(self, n_bytes: int) -> npt.NDArray[np.uint8]:
@@ -134,13 +158,35 @@ class EmulatedDevice:
         return np.uint64(host.ctypes.data)
 
     def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
-        if to.nbytes != host.nbytes or not _checked(to).flags.c_contiguous or not host.flags.c_contiguous:
-            raise EmulationError(
-                f"a copy of {host.dtype} {host.shape} to {to.dtype} {to.shape} is not one run"
-            )
-        if not _runtime().emulator_owns(host.ctypes.data):
+        _check_copy(to, host)
+        if not self._is_locked(host):
             raise EmulationError("a copy from memory that is not pinned")
         self._write(to, lambda place: ctypes.memmove(place.ctypes.data, host.ctypes.data, host.nbytes))
+
+    def lock(self, memory: npt.NDArray[np.uint8]) -> bool:
+        address, n_bytes = _pages_of(memory)
+        if self._lockable_bytes is not None and self.locked_bytes + n_bytes > self._lockable_bytes:
+            return False
+        if n_bytes:
+            self._locked.add(address, n_bytes)
+        self.locked_bytes += n_bytes
+        return True
+
+    def unlock(self, memory: npt.NDArray[np.uint8]) -> None:
+        address, n_bytes = _pages_of(memory)
+        if not n_bytes:
+            return
+        if address not in self._locked:
+            raise EmulationError("unlocking memory that is not locked")
+        if any(first < address + n_bytes and address < end for first, end in self._copied_from):
+            raise EmulationError("unlocking memory from which a lane is still to copy")
+        self._locked.remove(address)
+        self.locked_bytes -= n_bytes
+
+    def _is_locked(self, host: npt.NDArray[Any]) -> bool:
+        if _runtime().emulator_owns(host.ctypes.data):
+            return True
+        return all(part.locked for part in self._locked.cut(host.ctypes.data, host.nbytes))
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         if not _checked(array).flags.c_contiguous:
@@ -163,12 +209,61 @@ class EmulatedDevice:
     def launch(
         self, kernel: Kernel, grid: Shape, block: Shape, *args: Array | np.generic, shared_bytes: int = 0
     ) -> None:
+        dependent, self._fenced = not self._fenced, False
+        self._do(self._ready(kernel, grid, block, args, shared_bytes, dependent=dependent), args)
+
+    def fence(self) -> None:
+        self._fenced = True
+
+    def matmul_half(self, x: Array, weights: Array, out: Array, *, accumulate: bool) -> None:
+        self._matmul(x, weights, out, np.float16, accumulate)
+
+    def matmul_float(self, x: Array, weights: Array, out: Array, *, accumulate: bool) -> None:
+        self._matmul(x, weights, out, np.float32, accumulate)
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        """What `run` puts on the stream, with the arguments of now; nothing runs yet, as on a GPU."""
+        self._not_recorded("capture")
+        self._recording = []
+        try:
+            run()
+            return _Graph(self, tuple(self._recording))
+        finally:
+            self._recording = None
+
+    def lane(self) -> Lane:
+        return _EmulatedLane(self)
+
+    def wait_for(self, event: Event) -> None:
+        self._not_recorded("waiting for a lane")
+        self._main.put(_own(event).reach)
+        self._fenced = True
+
+    def record(self, *, timing: bool = False) -> Event:
+        self._not_recorded("record")
+        return _Event(self._main, timing=timing)
+
+    def synchronize(self) -> None:
+        self._not_recorded("waiting")
+        self._main.reach(self._main.n_put)
+        _runtime().emulator_settle()
+
+    def _ready(
+        self,
+        kernel: Kernel,
+        grid: Shape,
+        block: Shape,
+        args: tuple[Array | np.generic, ...],
+        shared_bytes: int,
+        *,
+        dependent: bool,
+    ) -> Callable[[], None]:
+        """A launch that was checked: what runs it."""
         compiled = _compiled(kernel)
         blocks, threads = _three(grid), _three(block)
         _check_launch(kernel, blocks, threads, compiled.static_shared_bytes, shared_bytes)
         values = _packed(kernel, compiled.signature, args)
         described = [(x.dtype, x.shape, x.nbytes) if isinstance(x, DeviceArray) else x for x in args]
-        dependent, self._fenced = not self._fenced, False
 
         def run() -> None:  # does not keep the arrays alive, for a graph does not either
             start = values.ctypes.data
@@ -198,38 +293,11 @@ class EmulatedDevice:
                 ]
                 raise EmulationError("\n  ".join(lines))
 
-        self._do(run)
+        return run
 
-    def fence(self) -> None:
-        self._fenced = True
-
-    def matmul_half(self, x: Array, weights: Array, out: Array, *, accumulate: bool) -> None:
-        self._matmul(x, weights, out, np.float16, accumulate)
-
-    def matmul_float(self, x: Array, weights: Array, out: Array, *, accumulate: bool) -> None:
-        self._matmul(x, weights, out, np.float32, accumulate)
-
-    def capture(self, run: Callable[[], None]) -> Graph:
-        """What `run` puts on the stream, with the arguments of now; nothing runs yet, as on a GPU."""
-        self._not_recorded("capture")
-        self._recording = []
-        try:
-            run()
-            return _Graph(self, tuple(self._recording))
-        finally:
-            self._recording = None
-
-    def record(self, *, timing: bool = False) -> Event:
-        self._not_recorded("record")
-        return _Event(time.perf_counter() if timing else None)
-
-    def synchronize(self) -> None:
-        self._not_recorded("waiting")
-        _runtime().emulator_settle()
-
-    def _do(self, action: Callable[[], None]) -> None:
+    def _do(self, action: Callable[[], None], used: object = None) -> None:
         if self._recording is None:
-            action()
+            self._main.put(action, used)
         else:
             self._recording.append(action)
 
@@ -239,15 +307,7 @@ class EmulatedDevice:
 
     def _write(self, array: Array, write: Callable[[npt.NDArray[Any]], object]) -> None:
         """Have something that is not a kernel write; it runs alone on the stream."""
-        place = _on_host(array)
-
-        def action() -> None:
-            with _one_at_a_time:
-                _runtime().emulator_open(place.ctypes.data)
-                write(place)
-                _runtime().emulator_settle()
-
-        self._do(action)
+        self._do(_writing(array, write))
 
     def _matmul(self, x: Array, weights: Array, out: Array, dtype: npt.DTypeLike, accumulate: bool) -> None:
         fits = x.shape[1] == weights.shape[1] and out.shape == (x.shape[0], weights.shape[0])
@@ -279,9 +339,44 @@ class EmulatedDevice:
         return np.asarray(memory).view(DeviceArray)
 
     def _free(self, address: int, counted: int) -> None:
-        with _one_at_a_time:
-            _runtime().emulator_free(address)
         self.used_bytes -= counted
+        self._main.put_behind(functools.partial(_free, address))  # as a GPU does
+
+
+class _EmulatedLane:
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._device = device
+        self._stream = Stream(late=device._late == "lanes")
+
+    def launch(
+        self, kernel: Kernel, grid: Shape, block: Shape, *args: Array | np.generic, shared_bytes: int = 0
+    ) -> None:
+        run = self._device._ready(kernel, grid, block, args, shared_bytes, dependent=False)
+
+        def action() -> None:
+            run()
+            _runtime().emulator_settle()
+
+        self._stream.put(action, args)
+
+    def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
+        _check_copy(to, host)
+        device = self._device
+        device.unlocked_copies += not device._is_locked(host)
+        copied_from = (host.ctypes.data, host.ctypes.data + host.nbytes)
+        device._copied_from.append(copied_from)
+
+        def write(place: npt.NDArray[Any]) -> None:
+            ctypes.memmove(place.ctypes.data, host.ctypes.data, host.nbytes)
+            device._copied_from.remove(copied_from)
+
+        self._stream.put(_writing(to, write))
+
+    def wait_for(self, event: Event) -> None:
+        self._stream.put(_own(event).reach)
+
+    def record(self, *, timing: bool = False) -> Event:
+        return _Event(self._stream, timing=timing)
 
 
 class _Graph:
@@ -290,23 +385,47 @@ class _Graph:
         self._actions = actions
 
     def launch(self) -> None:
-        self._device.synchronize()
+        self._device._not_recorded("launching a graph")
+        self._device._main.put(self._run)
+
+    def _run(self) -> None:
+        _runtime().emulator_settle()
         for action in self._actions:
             action()
-        self._device.synchronize()
+        _runtime().emulator_settle()
 
 
-class _Event(NamedTuple):
-    time: float | None
+class _Event:
+    def __init__(self, stream: Stream, *, timing: bool) -> None:
+        self._stream = stream
+        self._timing = timing
+        self._time = 0.0
+        stream.put(self._pass)
+        self._n = stream.n_put
+
+    def _pass(self) -> None:
+        self._time = time.perf_counter()
+
+    def reach(self) -> None:
+        """Have everything before it done."""
+        self._stream.reach(self._n)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is reached. The stream goes on a little, for whoever asks until it is."""
+        if self._stream.n_done < self._n:
+            self._stream.go_on()
+        return self._stream.n_done >= self._n
 
     def wait(self) -> None:
-        """Everything is done already."""
+        self.reach()
 
     def since(self, start: Event) -> float:
-        assert isinstance(start, _Event)
-        if self.time is None or start.time is None:
+        earlier = _own(start)
+        if not self._timing or not earlier._timing:
             raise EmulationError("an event that was recorded without timing")
-        return self.time - start.time
+        self.wait()
+        return self._time - earlier._time
 
 
 class _Memory:
@@ -332,6 +451,11 @@ class _Memory:
         }
 
 
+def _own(event: Event) -> _Event:
+    assert isinstance(event, _Event), "events of two kinds of device"
+    return event
+
+
 def _checked(array: object) -> DeviceArray:
     if not isinstance(array, DeviceArray):
         raise EmulationError(f"{type(array).__name__} where a device array is wanted")
@@ -342,6 +466,36 @@ def _on_host(array: Array) -> npt.NDArray[Any]:
     """The same memory as an ordinary array."""
     own = _checked(array)
     return np.asarray(_Memory(own.ctypes.data, own.shape, own.dtype, own.strides, writable=True, owner=own))
+
+
+def _pages_of(memory: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """Address and bytes of the whole pages in it."""
+    if not memory.flags.c_contiguous:
+        raise EmulationError("memory to be locked that is not one run")
+    return whole_pages(memory.ctypes.data, memory.nbytes)
+
+
+def _check_copy(to: Array, host: npt.NDArray[Any]) -> None:
+    if to.nbytes != host.nbytes or not _checked(to).flags.c_contiguous or not host.flags.c_contiguous:
+        raise EmulationError(f"a copy of {host.dtype} {host.shape} to {to.dtype} {to.shape} is not one run")
+
+
+def _writing(array: Array, write: Callable[[npt.NDArray[Any]], object]) -> Callable[[], None]:
+    """What has something that is not a kernel write to the array."""
+    place = _on_host(array)
+
+    def action() -> None:
+        with _one_at_a_time:
+            _runtime().emulator_open(place.ctypes.data)
+            write(place)
+            _runtime().emulator_settle()
+
+    return action
+
+
+def _free(address: int) -> None:
+    with _one_at_a_time:
+        _runtime().emulator_free(address)
 
 
 # ---- launching

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from time import sleep
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix
 from kernels.cuda.norms import Rounded
 from kernels.cuda.search import Shape
+from kernels.cuda.sketch import Sketch
 from kernels.quant_types import QuantType
 
 
@@ -33,6 +35,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_ROTATED_BYTES", 1 << 10)
     monkeypatch.setattr(bench, "_SHORTEST", 0.0)
     monkeypatch.setattr(bench, "_PASSES", 1)
+    monkeypatch.setattr(bench, "_COPY_BYTES", 1 << 10)
+    monkeypatch.setattr(bench, "_STEP_BYTES", 100_000)
+    monkeypatch.setattr(bench, "SHAPES", ((96, 256), (32, 512)))
+    monkeypatch.setattr(bench, "_EXPANDED", (64, 256))
+    monkeypatch.setattr(bench, "_PROMPT_TOKENS", 8)
+    monkeypatch.setattr(bench, "_CROSSINGS", 3)
+    monkeypatch.setattr(bench, "_LONGEST_S", 1e-3)
     monkeypatch.setattr(search, "_ROUNDS", 1)
 
 
@@ -154,3 +163,47 @@ def test_every_candidate_is_within_the_bounds_of_the_kernels() -> None:
                 assert min(other) >= 1 and other.warps <= 16 and other.warps % (sides * other.split) == 0
                 assert other.split <= launch_settings.units(quant_type, n_columns)
                 assert gated or 16 * other.tiles <= n_rows
+
+
+def test_copies_of_lanes_are_measured(device: Device) -> None:
+    assert bench.copy_rate(device, 5000, 0.0) > 0
+    assert bench.copy_rate(device, 5000, 0.01) > 0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02])
+def test_copies_are_measured_while_the_host_is_busy(device: Device, seconds: float) -> None:
+    calls = []
+    result = bench.copy_rate_beside(device, 3 << 10, seconds, lambda: calls.append(0))
+    assert result.rate > 0 and result.calls == len(calls) >= 1 and result.seconds >= seconds
+
+
+def test_copies_are_under_way_whenever_the_host_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many that twice the longest call finds some left."""
+    copies: list[bench._Copies] = []
+
+    class Noted(bench._Copies):
+        def __init__(self, device: Device, n_bytes: int) -> None:
+            super().__init__(device, n_bytes)
+            copies.append(self)
+
+        def warm_up(self) -> float:
+            super().warm_up()
+            return 1e6  # bytes per second
+
+    monkeypatch.setattr(bench, "_Copies", Noted)
+    monkeypatch.setattr(bench, "_LONGEST_S", 0.1)
+    pending = []
+
+    def beside() -> None:
+        pending.append(copies[0].n_pending * copies[0].bytes_of_copy / 1e6)
+        sleep(0.01)
+
+    bench.copy_rate_beside(Sketch(Card()), 1 << 10, 0.05, beside)
+    assert pending[0] >= 2 * 0.1 and min(pending) >= 2 * 0.01
+
+
+@pytest.mark.parametrize("quant_type", [QuantType.Q4_K, QuantType.F16], ids=lambda t: t.name)
+def test_what_a_plan_rests_on_is_measured(device: Device, quant_type: QuantType) -> None:
+    assert bench.product_rate(device, quant_type) > 0
+    assert bench.expand_flops(device) > 0
+    assert bench.crossing_seconds(device) > 0

@@ -1,4 +1,4 @@
-"""Memory of a GPU that has failed, on a CuPy of paper: giving it back fails, and says nothing."""
+"""What a driver refuses, on a CuPy of paper: memory that it does not take back, and that it does not lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
+
+from kernels.cuda.page_locks import PAGE, LockedRuns
 
 
 class CUDARuntimeError(RuntimeError):
@@ -22,7 +25,11 @@ def cuda_device(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
 
     runtime = SimpleNamespace(
-        CUDARuntimeError=CUDARuntimeError, malloc=lambda n_bytes: 4096, free=refuse, freeHost=refuse
+        CUDARuntimeError=CUDARuntimeError,
+        malloc=lambda n_bytes: 4096,
+        free=refuse,
+        freeHost=refuse,
+        hostUnregister=refuse,
     )
     fake = {
         "cupy": SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)),
@@ -51,3 +58,26 @@ def test_memory_that_the_driver_does_not_take_back_is_no_traceback(
     assert books.used == 0
     cuda_device._free(sys.modules["cupy"].cuda.runtime.freeHost, address)
     assert capsys.readouterr().err == ""
+
+
+def test_memory_that_the_system_does_not_lock_stays_as_it_is(cuda_device: ModuleType) -> None:
+    runtime = sys.modules["cupy"].cuda.runtime
+    registered: list[tuple[int, int, int]] = []
+
+    def register(address: int, n_bytes: int, flags: int) -> None:
+        if registered:
+            raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        registered.append((address, n_bytes, flags))
+
+    runtime.hostRegister = register
+    device = cuda_device.CudaDevice.__new__(cuda_device.CudaDevice)
+    device._locked, device._registered = LockedRuns(), LockedRuns()
+    memory = np.zeros(5 * PAGE, np.uint8)
+    first = -memory.ctypes.data % PAGE
+    one, two = memory[: first + PAGE], memory[first + PAGE :]
+    assert device.lock(one)
+    assert registered == [(memory.ctypes.data + first, PAGE, 3)]
+    assert not device.lock(two)
+    assert [part.locked for part in device._locked.cut(memory.ctypes.data + first, 2 * PAGE)] == [True, False]
+    device.unlock(one)
+    assert not device._registered.clear() and not device._locked.clear()

@@ -15,6 +15,7 @@ from kernels.cuda.launch import LoadedKernel
 from kernels.errors import DeviceError
 
 STREAM = 0x7FFF12345670
+LANE = 0xBEEF
 
 
 class PaperDriver:
@@ -89,15 +90,17 @@ class GpuArray:
 
 
 def loaded(driver: PaperDriver, *, may_depend: bool = True) -> LoadedKernel:
-    return LoadedKernel(driver, b"code", "gemv", STREAM, may_depend=may_depend)  # type: ignore[arg-type]
+    return LoadedKernel(driver, b"code", "gemv", may_depend=may_depend)  # type: ignore[arg-type]
 
 
 def test_arguments_reach_the_kernel_bit_by_bit() -> None:
     driver = PaperDriver()
     kernel = loaded(driver)
-    kernel.launch((3, 2), 128, (GpuArray(), np.int32(-5), np.float32(1.5), np.uint64(0)), 0, dependent=True)
     kernel.launch(
-        7, (32, 4, 2), (np.uint64(0), np.uint32(5), np.float32(-0.1), np.int64(-1)), 0, dependent=False
+        STREAM, (3, 2), 128, (GpuArray(), np.int32(-5), np.float32(1.5), np.uint64(0)), 0, dependent=True
+    )
+    kernel.launch(
+        LANE, 7, (32, 4, 2), (np.uint64(0), np.uint32(5), np.float32(-0.1), np.int64(-1)), 0, dependent=False
     )
     first, second = driver.launches
     assert first == {
@@ -109,6 +112,7 @@ def test_arguments_reach_the_kernel_bit_by_bit() -> None:
         "arguments": [0x7F0000001234, -5, 1.5, 0],
     }
     assert second["grid"] == (7, 1, 1) and second["block"] == (32, 4, 2) and second["dependent"] == []
+    assert second["stream"] == LANE
     assert second["arguments"] == [0, 5, np.float32(-0.1), 2**64 - 1]
 
 
@@ -124,15 +128,17 @@ def test_arguments_reach_the_kernel_bit_by_bit() -> None:
 )
 def test_arguments_that_are_not_the_kernels_are_refused(arguments: tuple[Any, ...]) -> None:
     kernel = loaded(PaperDriver())
-    kernel.launch(1, 1, (GpuArray(), np.int32(1), np.float32(1), GpuArray()), 0, dependent=True)
+    kernel.launch(STREAM, 1, 1, (GpuArray(), np.int32(1), np.float32(1), GpuArray()), 0, dependent=True)
     with pytest.raises(TypeError, match="gemv takes"):
-        kernel.launch(1, 1, arguments, 0, dependent=True)
+        kernel.launch(STREAM, 1, 1, arguments, 0, dependent=True)
 
 
 def test_a_driver_that_knows_no_sizes_is_trusted() -> None:
     driver = PaperDriver()
     driver.sizes = None
-    loaded(driver).launch(1, 1, (GpuArray(), np.int32(1), np.float32(1), GpuArray()), 0, dependent=True)
+    loaded(driver).launch(
+        STREAM, 1, 1, (GpuArray(), np.int32(1), np.float32(1), GpuArray()), 0, dependent=True
+    )
     assert driver.launches[0]["arguments"][1] == 1
 
 
@@ -141,7 +147,7 @@ def test_more_shared_memory_is_asked_for_once() -> None:
     kernel = loaded(driver)
     arguments = (GpuArray(), np.int32(1), np.float32(1), GpuArray())
     for shared_bytes in (47 * 1024, 48 * 1024, 48 * 1024, 100_000, 0):
-        kernel.launch(1, 1, arguments, shared_bytes, dependent=True)
+        kernel.launch(STREAM, 1, 1, arguments, shared_bytes, dependent=True)
     assert driver.calls == [
         (MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024),
         (MAX_DYNAMIC_SHARED_SIZE_BYTES, 100_000),
@@ -152,7 +158,7 @@ def test_more_shared_memory_is_asked_for_once() -> None:
 def test_no_dependent_launch_where_the_device_has_none() -> None:
     driver = PaperDriver()
     arguments = (GpuArray(), np.int32(1), np.float32(1), GpuArray())
-    loaded(driver, may_depend=False).launch(1, 1, arguments, 0, dependent=True)
+    loaded(driver, may_depend=False).launch(STREAM, 1, 1, arguments, 0, dependent=True)
     assert driver.launches[0]["dependent"] == []
 
 
@@ -161,7 +167,7 @@ def test_a_refused_launch_says_which() -> None:
     driver.status = 1
     with pytest.raises(DeviceError, match=r"launching gemv on a grid of 0, blocks of \(2000, 1\): status 1"):
         arguments = (GpuArray(), np.int32(1), np.float32(1), GpuArray())
-        loaded(driver).launch(0, (2000, 1), arguments, 0, dependent=True)
+        loaded(driver).launch(STREAM, 0, (2000, 1), arguments, 0, dependent=True)
 
 
 def test_a_graph_is_recorded_launched_and_freed() -> None:

@@ -43,6 +43,25 @@ def widths(quant_type: QuantType) -> tuple[int, ...]:
 
 
 @TYPES
+def test_a_matrix_in_a_slot_is_one_of_its_own(device: Device, quant_type: QuantType) -> None:
+    """Whatever was there before, and no byte behind it."""
+    columns = widths(quant_type)[-1]
+    data = native(quant_type, 11, columns)
+    n_bytes = matrices.vram_bytes(quant_type, 11, columns)
+    slot = device.upload(np.full(n_bytes + 256, 0xA5, np.uint8))
+    matrix = matrices.matrix_in(slot[:n_bytes], quant_type, 11, columns)
+    matrices.repack(device, device.upload(data.reshape(-1)), matrix, 0, 11)
+    device.fence()
+    out = device.empty((11, columns), np.float32)
+    matrices.dequantize(device, matrix, 0, 11, out)
+    assert within("embedding", device.download(out), expected(quant_type, data))
+    assert (device.download(slot)[n_bytes:] == 0xA5).all()
+    for wrong in (slot[: n_bytes + 1], slot[:n_bytes].reshape(1, -1), slot[:n_bytes].view(np.int32)):
+        with pytest.raises(ValueError, match=r"11 rows of \d+ take"):
+            matrices.matrix_in(wrong, quant_type, 11, columns)
+
+
+@TYPES
 def test_what_is_repacked_is_expanded_as_the_file_says(device: Device, quant_type: QuantType) -> None:
     for columns in widths(quant_type):
         data = native(quant_type, 11, columns)

@@ -138,6 +138,7 @@ inline void __syncwarp(unsigned lanes = 0xffffffffu) {
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __nanosleep(unsigned) {}
 
 // A source outside the lane's segment of `width` lanes is the lane itself.
 template <class T>

@@ -49,6 +49,7 @@ DEVICE uint4 load16(const void *p) { return emulated_load<uint4>(p); }
 DEVICE uint2 load8(const void *p) { return emulated_load<uint2>(p); }
 DEVICE u32 load4(const void *p) { return emulated_load<u32>(p); }
 DEVICE u32 load2(const void *p) { return emulated_load<u16>(p); }
+DEVICE uint4 of_host16(const void *p) { return emulated_load<uint4>(p); }
 DEVICE uint4 stream16(const void *p) { return emulated_load<uint4>(p); }
 DEVICE uint2 stream8(const void *p) { return emulated_load<uint2>(p); }
 DEVICE u32 stream4(const void *p) { return emulated_load<u32>(p); }
@@ -94,6 +95,10 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], const void *row) {
 // ---- blocks that wait for one another
 
 DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
+
+// ---- time
+
+DEVICE u64 nanoseconds() { return emulator::nanoseconds(); }
 
 // ---- programmatic dependent launch
 

@@ -32,6 +32,8 @@ void meet_block();
 void wait_for_previous();
 void let_next_start();
 
+unsigned long long nanoseconds();
+
 unsigned char *dynamic_shared();
 bool is_shared(const void *address);
 

@@ -422,6 +422,12 @@ void wait_for_previous() {
 
 void let_next_start() { lets_next_start = true; }
 
+unsigned long long nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}
+
 unsigned char *dynamic_shared() { return dynamic_begin; }
 
 bool is_shared(const void *address) {

@@ -1,0 +1,245 @@
+"""A pass over blocks that are not all in the GPU's memory: the GPU and the processor take turns.
+
+Knows how hidden states get from one to the other, and what each needs to compute a run of blocks; who
+computes which block, and how it gets there, is the business of `GpuTiers`. What a pass computes is said in
+`numpy_backend`.
+
+While the processor computes, copies to the staging ring go on: nothing here waits for them but the GPU. The
+thread that waits for the GPU sleeps. Hidden states are read and written in page-locked memory by kernels that
+are part of the graphs of their runs: a copy of its own would wait behind megabytes of weights.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.backends.base import Float32Array, TokenIds
+from engine.backends.cuda_attention import DeviceKV
+from engine.backends.cuda_model import DeviceModel
+from engine.backends.cuda_prompt import Prompt
+from engine.backends.cuda_weights import BlockMatrices, number_of
+from engine.backends.host_blocks import HostBlocks, Positions
+from engine.cancel import CancelToken
+from engine.errors import CancelledError
+from engine.events import Executor
+from engine.kv_cache import HostKV
+from engine.tiers.blocks import Block
+from engine.tiers.gpu_tiers import GpuTiers
+from engine.tiers.route import Run
+from kernels.cuda.device import Array, Device, Event
+from kernels.cuda.sampling import MOST_IDS, begin_step
+
+_RUNS_AHEAD = 4
+"""Layers of a prompt that the host may be ahead of the GPU: so many still run after a cancel."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TieredKV:
+    """`KVCache` of a model that a GPU and the processor share: each has the layers whose attention is its."""
+
+    device: DeviceKV
+    host: HostKV | None
+    """None where the processor computes nothing."""
+    host_bytes: int
+    """Of the layers in `host` that are used."""
+
+    @property
+    def max_context(self) -> int:
+        """Positions it has room for."""
+        return self.device.max_context
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of keys and values together."""
+        return self.device.n_bytes + self.host_bytes
+
+
+class States(NamedTuple):
+    """Hidden states [T, D] f32 after all layers: where the head is that comes next."""
+
+    on_gpu: Array | None
+    on_host: Float32Array | None
+
+
+class _Pass(NamedTuple):
+    """What the runs of one pass have in common."""
+
+    n_tokens: int
+    at: Positions
+    kv: TieredKV
+    cancel: CancelToken
+    x: Float32Array
+    """[T, D] in page-locked memory."""
+
+
+class MixedPasses:
+    """Passes through one model."""
+
+    def __init__(
+        self,
+        device: Device,
+        model: DeviceModel,
+        tiers: GpuTiers[BlockMatrices],
+        processor: HostBlocks,
+        hidden_size: int,
+        host_kv_bytes: int,
+    ) -> None:
+        """Reserve page-locked memory for the hidden states of a pass.
+
+        `host_kv_bytes` are keys and values of one position of one layer in the processor's memory.
+        """
+        self._device, self._model, self._tiers, self._processor = device, model, tiers, processor
+        n_rows = max(model.layout.chunk, MOST_IDS)
+        memory = device.pinned(n_rows * hidden_size * 4).view(np.float32)
+        self._x = memory.reshape(n_rows, hidden_size)
+        self._address = device.host_address(memory)
+        self._cpu_attention, self._host_kv_bytes = tiers.plan.cpu_attention, host_kv_bytes
+        self._last: Event | None = None
+        """After all that was put on the GPU."""
+        self._running: deque[Event] = deque()
+
+    def run(
+        self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
+    ) -> States:
+        """Run ids through all layers. Raises CancelledError, StreamError, and what the device raises."""
+        n_tokens = len(token_ids)
+        if self._last is not None:
+            self._last.wait()  # a pass that was stopped may still use the memory of its hidden states
+        x = self._x[:n_tokens]
+        x[:] = self._processor.embed(self._tiers.host.embedding_rows(token_ids), n_tokens)
+        begin_step(self._device, self._model.state, start_pos, token_ids[: self._ids_in(n_tokens)].tolist())
+        this = _Pass(n_tokens, self._processor.positions(start_pos, n_tokens), kv, cancel, x)
+        head_on_gpu = self._tiers.head_on_gpu
+        on_gpu = False
+        try:
+            for run, following in zip(runs, [*runs[1:], None], strict=True):
+                if cancel.cancelled:
+                    raise CancelledError("stopped")
+                if run.on_gpu:
+                    leaves = head_on_gpu is False if following is None else not following.on_gpu
+                    self._on_gpu(run, this, arrives=not on_gpu, leaves=leaves)
+                else:
+                    if on_gpu:
+                        self._device.record().wait()
+                    self._on_processor(run, this)
+                on_gpu = run.on_gpu
+            if not head_on_gpu:
+                if on_gpu:
+                    self._device.record().wait()
+                return States(None, x)
+            self._tiers.ready(self._tiers.head_blocks, cancel)
+            if not on_gpu:
+                self._compute((), this, arrives=True, leaves=False)
+            source = self._model.step.x if n_tokens <= MOST_IDS else self._prompt.x
+            return States(source[:n_tokens], None)
+        finally:
+            self._last = self._device.record()
+            self._running.clear()
+
+    def with_host(self, kv: DeviceKV, max_context: int) -> TieredKV:
+        """A cache with the layers whose attention is the processor's; their memory is taken as it fills."""
+        n_layers = len(self._cpu_attention)
+        host = self._processor.new_kv(max_context if n_layers else 1)
+        return TieredKV(kv, host, n_layers * max_context * self._host_kv_bytes)
+
+    def head(self, x: Float32Array, logits: Float32Array, cancel: CancelToken) -> None:
+        """Final norm and output projection by the processor, of x [R, D] in its memory -> logits [R, V]."""
+        most = self._processor.max_tokens
+        for rows in self._tiers.host.head(cancel):
+            for first in range(0, len(x), most):
+                self._processor.head(x[first : first + most], rows, logits[first : first + most])
+
+    @staticmethod
+    def _ids_in(n_tokens: int) -> int:
+        """Ids that go into the state: all of a step, of a prompt one, for its position."""
+        return n_tokens if n_tokens <= MOST_IDS else 1
+
+    # -- on the GPU
+
+    def _on_gpu(self, run: Run, this: _Pass, *, arrives: bool, leaves: bool) -> None:
+        for part, is_last in _parts(run, whole=self._tiers.settled and this.n_tokens <= MOST_IDS):
+            if run.executor is Executor.STREAM:
+                matrices = [self._tiers.take(block, this.cancel) for block in part]
+            else:
+                self._tiers.ready(part, this.cancel)
+                matrices = [self._tiers.resident(block) for block in part]
+            self._compute(matrices, this, arrives=arrives, leaves=leaves and is_last)
+            arrives = False
+            if run.executor is Executor.STREAM:
+                for block in part:
+                    self._tiers.release(block)
+            if this.n_tokens > MOST_IDS:
+                self._running.append(self._device.record())
+                if len(self._running) > _RUNS_AHEAD:
+                    self._running.popleft().wait()
+                if this.cancel.cancelled:
+                    raise CancelledError("stopped")
+
+    def _compute(
+        self, matrices: Sequence[BlockMatrices], this: _Pass, *, arrives: bool, leaves: bool
+    ) -> None:
+        """Put blocks on the GPU that follow each other."""
+        if this.n_tokens <= MOST_IDS:
+            self._model.step.run_blocks(
+                matrices,
+                this.n_tokens,
+                this.kv.device,
+                arrives=self._address if arrives else None,
+                leaves=self._address if leaves else None,
+            )
+            return
+        prompt = self._prompt
+        if arrives:
+            prompt.arrive(self._address, this.n_tokens)
+        if matrices:
+            prompt.run_blocks(matrices, this.n_tokens, this.kv.device)
+        if leaves:
+            prompt.leave(self._address, this.n_tokens)
+
+    @property
+    def _prompt(self) -> Prompt:
+        assert self._model.prompt is not None, "chunks are no longer than planned for"
+        return self._model.prompt
+
+    # -- on the processor
+
+    def _on_processor(self, run: Run, this: _Pass) -> None:
+        """Blocks in memory that follow each other are one call."""
+        waiting: list[Block] = []
+        for block in run.blocks:
+            if block.index not in self._tiers.host.plan.streamed:
+                self._tiers.ready([block], this.cancel)
+                waiting.append(block)
+                continue
+            self._multiply(waiting, this)
+            waiting = []
+            self._processor.put(block, self._tiers.host.acquire(block, this.cancel))
+            try:
+                self._multiply([block], this)
+            finally:
+                self._tiers.host.release(block)
+        self._multiply(waiting, this)
+
+    def _multiply(self, blocks: Sequence[Block], this: _Pass) -> None:
+        if not blocks:
+            return
+        for block, matrices in self._tiers.host.take_new():
+            self._processor.put(block, matrices)
+        first = number_of(blocks[0])
+        assert this.kv.host is not None, "it came from `with_host`"
+        self._processor.run(first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel)
+
+
+def _parts(run: Run, *, whole: bool) -> list[tuple[Sequence[Block], bool]]:
+    """What of a run is put on the GPU together, and whether it is the last of it.
+
+    All of it where nothing has to be waited for; else a layer at a time.
+    """
+    size = len(run.blocks) if whole else 2
+    starts = range(0, len(run.blocks), size)
+    return [(run.blocks[start : start + size], start == starts[-1]) for start in starts]

@@ -1,0 +1,279 @@
+"""Which weight blocks are in a GPU's memory, and who computes the others: a pure function of sizes and rates.
+
+What GPU memory holds is said by `vram_order`, what is left to memory and disk by `planner`, and what a choice
+is worth by `tier_clock`. Touches no memory, device, file or clock. Called by the loader, by previews, and
+whenever a budget changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from engine.config import ExecutorChoice
+from engine.errors import BudgetError
+from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
+from engine.tiers.budget import shown_bytes
+from engine.tiers.planner import Plan, least_memory, plan
+from engine.tiers.rates import Rates
+from engine.tiers.tier_clock import LONGEST_STEP, TierClock
+from engine.tiers.tier_plan import GpuSizes, TierPlan
+from engine.tiers.vram_order import FEWEST_SLOTS, InVram, Reserved, VramOrder, Wishes, read_wishes
+from engine.tiers.wishes import PlaceRule
+
+MOST_SLOTS = 4
+"""More slots even out blocks that take unequally long."""
+_PROMPT, _REPLY = 4096, 256
+"""Tokens of the conversation whose time decides between long passes, a long ring and resident blocks."""
+_SHOWN_PROMPT = 512
+_COARSE = 8
+"""Steps in which the number of copied blocks is looked for first."""
+_ALIKE = 1.002
+"""Times by each other of which neither is better."""
+
+
+def plan_tiers(
+    blocks: Sequence[Block],
+    sizes: GpuSizes,
+    vram_budget: int,
+    ram_room: int,
+    rates: Rates | None,
+    *,
+    executor: ExecutorChoice = ExecutorChoice.AUTO,
+    gpu_layers: int | None = None,
+    rules: Sequence[PlaceRule] = (),
+    prefetch: int | None = None,
+    chunk: int | None = None,
+    link_limit: float | None = None,
+    keep: frozenset[int] = frozenset(),
+    like: TierPlan | None = None,
+) -> TierPlan:
+    """Share the blocks out over GPU memory, memory and disk, and choose who computes them.
+
+    `vram_budget` is for everything on the GPU; `ram_room` for weights, the ring for reads from disk and the
+    KV of layers whose attention is the processor's; bytes. The wishes are those of `LoadOptions`; `chunk`
+    must be one that `sizes` knows. Blocks in `keep` stay in GPU memory. `like` is a plan in effect: KV, chunk
+    and what there is of a ring stay as they are. Without rates of the link the processor computes what is not
+    on the GPU, and nothing is predicted.
+
+    Raises BudgetError with figures for budgets that are too small and wishes that cannot be.
+    """
+    wishes = read_wishes(blocks, sizes, gpu_layers, rules, keep)
+    clock = TierClock(blocks, rates, rates.link, link_limit) if rates and rates.link else None
+    planner = _Planner(blocks, sizes, vram_budget, ram_room, rates, clock, executor, wishes, like)
+    chunks = sorted(sizes.fixed_bytes) if chunk is None else [chunk]
+    rings: Sequence[int] = range(FEWEST_SLOTS, MOST_SLOTS + 1) if prefetch is None else [prefetch]
+    if like is not None:
+        chunks = [like.chunk]
+        rings = [like.slots] if like.slots else rings[:1]
+    chosen = planner.best(chunks, rings)
+    if clock is None:
+        return chosen
+    timeline = clock.decode(chosen)
+    return replace(
+        chosen,
+        crossover=clock.crossover(chosen),
+        predicted_decode_s=timeline.seconds,
+        predicted_prefill_s=clock.prompt_s(chosen, _SHOWN_PROMPT),
+        limited_by=clock.limited_by(chosen, timeline),
+    )
+
+
+class _Draft(NamedTuple):
+    """One way to share memory out; who computes what is open."""
+
+    reserved: Reserved
+    inside: InVram
+    host: Plan
+
+
+class _Planner:
+    """One model, its budgets and what was asked for."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        sizes: GpuSizes,
+        vram_budget: int,
+        ram_room: int,
+        rates: Rates | None,
+        clock: TierClock | None,
+        executor: ExecutorChoice,
+        wishes: Wishes,
+        like: TierPlan | None,
+    ) -> None:
+        self._blocks = blocks
+        self._sizes = sizes
+        self._budget = vram_budget
+        self._ram_room = ram_room
+        self._rates = rates
+        self._clock = clock
+        self._executor = executor
+        self._wishes = wishes
+        self._like = like
+        self._order = VramOrder(blocks, sizes, wishes, None if like is None else like.cpu_attention)
+        self._layers = tuple(block.index for block in blocks if block.layer is not None)
+        self._share: float | None = None
+        """Of the feed-forward blocks in memory that were copied where that was last looked for."""
+
+    def best(self, chunks: Sequence[int], rings: Sequence[int]) -> TierPlan:
+        """The plan that gets through a conversation soonest: first of the chunks, then of the rings.
+
+        Raises BudgetError where the first of each does not fit.
+        """
+        best = self._plan(chunks[0], rings[0])
+        if self._clock is None or not best.slots:
+            return best
+        for chunk in chunks[1:]:
+            best = self._better(best, chunk, rings[0])
+        for slots in rings[1:]:
+            best = self._better(best, best.chunk, slots)
+        return best
+
+    def _better(self, best: TierPlan, chunk: int, slots: int) -> TierPlan:
+        try:
+            other = self._plan(chunk, slots)
+        except BudgetError:
+            return best
+        return min(best, other, key=self._conversation_s)
+
+    def _conversation_s(self, chosen: TierPlan) -> float:
+        assert self._clock is not None
+        return self._clock.prompt_s(chosen, _PROMPT) + _REPLY * self._clock.decode(chosen).seconds
+
+    def _plan(self, chunk: int, slots: int) -> TierPlan:
+        """With this chunk, and with so many slots if any block is copied."""
+        draft = self._within(self._budget, chunk, slots)
+        if draft is None:
+            raise self._refusal(chunk, slots)
+        return self._shared_out(draft)
+
+    def _within(self, budget: int, chunk: int, slots: int) -> _Draft | None:
+        """What GPU memory of `budget` bytes holds, and what is left to memory and disk.
+
+        None where the budget is too small; BudgetError where memory is.
+        """
+        like = self._like
+        rings = [Reserved(chunk, 0, False), Reserved(chunk, slots, False), Reserved(chunk, slots, True)]
+        if like is not None and like.slots:
+            rings = rings[2 if like.landing else 1 :]
+        for reserved in rings:
+            inside = self._order.fill(budget, reserved)
+            if inside is None:
+                continue
+            copied = self._order.copied(inside)
+            if copied and not reserved.slots:
+                continue
+            host = self._host(inside)
+            if reserved.landing or not set(host.streamed).intersection(copied):
+                return _Draft(reserved, inside, host)
+        return None
+
+    def _host(self, inside: InVram) -> Plan:
+        """Where memory and disk hold the others. Raises BudgetError."""
+        room = self._ram_room - len(inside.cpu_attention) * self._sizes.host_kv_layer_bytes
+        staying = self._wishes.ram
+        among = None
+        if self._wishes.disk:
+            among = frozenset(block.index for block in self._blocks) - self._wishes.disk
+        if not staying:
+            return plan(self._blocks, room, self._rates, among=among, apart=inside.blocks)
+        # What has to stay is planned by nobody, and added.
+        stay_bytes = sum(slot_bytes_for(block) for block in self._blocks if block.index in staying)
+        apart = inside.blocks | staying
+        least = stay_bytes + least_memory(self._blocks, among, apart)
+        if least > room:
+            raise BudgetError(
+                f"the blocks that are to be in memory (--place) take {shown_bytes(stay_bytes)}, with what "
+                f"reading the others takes {shown_bytes(least)}, and there are {shown_bytes(room)}: name "
+                "fewer, or give more memory (--ram-budget)"
+            )
+        rest = plan(self._blocks, room - stay_bytes, self._rates, among=among, apart=apart)
+        return replace(
+            rest, resident=rest.resident | staying, resident_bytes=rest.resident_bytes + stay_bytes
+        )
+
+    def _shared_out(self, draft: _Draft) -> TierPlan:
+        """Let the blocks be computed by whom it is fastest, as far as that is free."""
+        reserved, inside, host = draft
+        by_gpu = self._order.copied(inside)
+        feed_forward = {b.index for b in self._blocks if b.kind is BlockKind.FEED_FORWARD}
+        in_memory = [i for i in by_gpu if i in feed_forward and i in host.resident]
+        always = {i for i in by_gpu if i not in feed_forward}
+        if self._executor is ExecutorChoice.STREAM:
+            always |= feed_forward.intersection(by_gpu)
+            in_memory = []
+        drafted = TierPlan(
+            layer_blocks=self._layers,
+            vram=inside.blocks,
+            host=host,
+            streamed=frozenset(always),
+            cpu_attention=inside.cpu_attention,
+            slots=reserved.slots,
+            slot_bytes=self._order.slot_bytes if reserved.slots else 0,
+            landing=reserved.landing,
+            chunk=reserved.chunk,
+            crossover=LONGEST_STEP,
+            vram_bytes=inside.n_bytes,
+            predicted_decode_s=None,
+            predicted_prefill_s=None,
+            limited_by="",
+        )
+
+        def copying(n: int) -> TierPlan:
+            """`n` of the feed-forward blocks in memory, evenly spread."""
+            total = len(in_memory)
+            taken = [index for k, index in enumerate(in_memory) if (k * n) // total != (k + 1) * n // total]
+            return replace(drafted, streamed=drafted.streamed.union(taken))
+
+        return copying(self._how_many(len(in_memory), copying))
+
+    def _how_many(self, most: int, copying: Callable[[int], TierPlan]) -> int:
+        """How many of `most` feed-forward blocks in memory are copied for every decode step."""
+        if not most or self._executor is ExecutorChoice.CPU:
+            return 0
+        both = self._executor is ExecutorChoice.HYBRID and most > 1
+        candidates = range(1, most) if both else range(most + 1)
+        clock = self._clock
+        if clock is None:
+            return most // 2 if both else 0
+        near = None if self._share is None else round(self._share * most)
+        n_copied = _least(candidates, near, lambda n: clock.decode(copying(n)).seconds)
+        self._share = n_copied / most
+        return n_copied
+
+    def _refusal(self, chunk: int, slots: int) -> BudgetError:
+        """Names the smallest budget that works."""
+
+        def works(budget: int) -> bool:
+            try:
+                return self._within(budget, chunk, slots) is not None
+            except BudgetError:
+                return False
+
+        budgets = self._order.least(chunk, slots)
+        smallest = next(filter(works, budgets), budgets[-1])
+        return self._order.refusal(self._budget, smallest, Reserved(chunk, slots, False))
+
+
+def _least(candidates: range, near: int | None, cost: Callable[[int], float]) -> int:
+    """Where `cost` is about least: looked for `near` a number or everywhere, in large steps and then smaller.
+
+    Of what differs by next to nothing the smallest is taken.
+    """
+    costs: dict[int, float] = {}
+    step = max(1, len(candidates) // _COARSE)
+    to_try = [*candidates[::step], candidates[-1]]
+    if near is not None:
+        step = -(-step // 2)
+        to_try = [min(max(near, candidates[0]), candidates[-1])]
+    while True:
+        new = [n for n in to_try if n in candidates and n not in costs]
+        costs |= {n: cost(n) for n in new}
+        best = min(costs, key=lambda n: costs[n])
+        if not new:
+            if step == 1:
+                return min(n for n in costs if costs[n] <= costs[best] * _ALIKE)
+            step = -(-step // 2)
+        to_try = [best - step, best + step]

@@ -1,0 +1,140 @@
+"""The staging ring in a GPU's memory: blocks that do not stay there pass through it, copied ahead of use.
+
+Knows slots, copies and what they wait for; does not know which blocks are streamed (`gpu_tiers`) nor what is
+computed. Which block goes into which slot, and when, is said by `staging_order`. The engine's thread never
+waits for a copy from memory: the GPU does, and the ring notes for how long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.tiers.blocks import Block
+from engine.tiers.link import Link, Located, Sent
+from engine.tiers.staging_order import StagingOrder
+from kernels.cuda.device import Device, Event
+
+Bytes = npt.NDArray[np.uint8]
+M = TypeVar("M", bound=Located)
+"""A block's matrices on the GPU."""
+
+
+class CopyTimes(NamedTuple):
+    """Of the copies and waits that were looked at; seconds."""
+
+    copy_s: float
+    stalls: tuple[tuple[int, float], ...]
+    """Blocks that the GPU waited for, by index, and for how long."""
+
+
+class _Span(NamedTuple):
+    """What the GPU's clock has to be asked about once it is over."""
+
+    block: int
+    began: Sent | Event
+    ended: Sent | Event
+
+
+class Staging(Generic[M]):
+    """Slots in a GPU's memory. One thread uses it."""
+
+    def __init__(
+        self,
+        device: Device,
+        link: Link,
+        n_slots: int,
+        matrices_in: Callable[[int, Block], M],
+        bytes_of: Callable[[Block], Sequence[Bytes]],
+    ) -> None:
+        """Copy what `bytes_of` gives, page-locked memory that stays, to where `matrices_in` a slot shows."""
+        self._device, self._link = device, link
+        self._matrices_in, self._bytes_of = matrices_in, bytes_of
+        self._order = StagingOrder(n_slots)
+        self._blocks: dict[int, Block] = {}
+        self._filled: dict[int, tuple[M, Sent]] = {}
+        """By slot: the matrices in it, and when they are all there."""
+        self._used: dict[int, Event] = {}
+        """By slot: the place in the GPU's work after which it may be filled again."""
+        self._slot_of_taken = 0
+        self._copies: deque[_Span] = deque()
+        self._waits: deque[_Span] = deque()
+
+    def follow(self, blocks: Sequence[Block]) -> None:
+        """Copy these, in their order and round and round, from now on."""
+        self._blocks = {block.index: block for block in blocks}
+        self._order.follow(tuple(self._blocks))
+        self.fill()
+
+    def has(self, block: Block) -> bool:
+        """Whether the block is among those that are copied."""
+        return block.index in self._blocks
+
+    def fill(self) -> None:
+        """Put copies of what is to come on the way, as far as there are slots."""
+        while (fill := self._order.next_fill()) is not None:
+            block = self._blocks[fill.block]
+            if fill.slot in self._used:
+                self._link.wait_for(self._used[fill.slot])
+            if fill.slot in self._filled:  # what was dropped may be on the way still, in another lane
+                for event in self._filled[fill.slot][1].events:
+                    self._link.wait_for(event)
+            began = self._link.record(timing=True)
+            matrices = self._matrices_in(fill.slot, block)
+            self._link.send_block(block.pieces, self._bytes_of(block), matrices.places)
+            ended = self._link.record(timing=True)
+            self._filled[fill.slot] = matrices, ended
+            self._copies.append(_Span(block.index, began, ended))
+
+    def take(self, block: Block) -> M:
+        """The matrices of a block; what is put on the GPU from now on finds them there. `release` it then."""
+        slot = self._order.take(block.index)
+        if slot is None:
+            self._order.aim(block.index)
+            self.fill()
+            slot = self._order.take(block.index)
+            assert slot is not None, "a slot was free: no block is taken while all are in use"
+        matrices, sent = self._filled[slot]
+        began = self._device.record(timing=True)
+        for event in sent.events:
+            self._device.wait_for(event)
+        self._waits.append(_Span(block.index, began, self._device.record(timing=True)))
+        self._slot_of_taken = slot
+        return matrices
+
+    def release(self, block: Block) -> None:
+        """Let the slot be filled again after what is on the GPU by now, and go on copying."""
+        self._used[self._slot_of_taken] = self._device.record()
+        self._order.release(block.index)
+        self.fill()
+
+    def settle(self) -> None:
+        """Wait until nothing is on the way, so that memory that is copied from may go."""
+        for _, sent in self._filled.values():
+            sent.wait()
+
+    def times(self) -> CopyTimes:
+        """What copies and waits took that are over and were not told before."""
+        copy_s, stalls = 0.0, []
+        while self._copies and _is_done(self._copies[0].ended):
+            copy_s += _seconds(self._copies.popleft())
+        while self._waits and _is_done(self._waits[0].ended):
+            span = self._waits.popleft()
+            stalls.append((span.block, _seconds(span)))
+        return CopyTimes(copy_s, tuple(stalls))
+
+
+def _is_done(place: Sent | Event) -> bool:
+    return place.done
+
+
+def _seconds(span: _Span) -> float:
+    if isinstance(span.ended, Sent):
+        assert isinstance(span.began, Sent)
+        return span.ended.since(span.began)
+    assert not isinstance(span.began, Sent)
+    return span.ended.since(span.began)

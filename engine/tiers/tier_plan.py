@@ -1,0 +1,84 @@
+"""What a model takes on a GPU by its parts, and a plan that shares its blocks out over three tiers.
+
+Knows bytes and indices of blocks; does not choose (`gpu_planner` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.events import Executor
+from engine.tiers.planner import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSizes:
+    """GPU memory that a model takes by its parts; bytes, the driver's rounding included."""
+
+    block_bytes: Mapping[int, int]
+    """Of every block while it stays, by index of the block."""
+    slot_bytes: Mapping[int, int]
+    """Of every layer block in a slot of the staging ring, by index."""
+    kv_layer_bytes: int
+    """Keys and values of one layer at the context that is wanted."""
+    host_kv_layer_bytes: int
+    """The same in the computer's memory, where that layer's attention is the processor's."""
+    fixed_bytes: Mapping[int, int]
+    """Everything else, by prompt tokens per pass: computing, small buffers, norms, and what CUDA takes."""
+    head: tuple[int, ...]
+    """Indices of the head's blocks: all of them are in GPU memory or none."""
+    embedding: int | None
+    """Index of the embedding; None where it is the head's matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """Where every block of a model is, who computes it, and what that costs. Blocks are named by index."""
+
+    layer_blocks: tuple[int, ...]
+    """Every layer's attention and feed-forward, in order of use: 2 * layer, and 1 more."""
+    vram: frozenset[int]
+    """Blocks that stay in GPU memory."""
+    host: Plan
+    """All others: in memory, or read from disk for every pass."""
+    streamed: frozenset[int]
+    """Blocks that are copied to the GPU for every decode step."""
+    cpu_attention: frozenset[int]
+    """Layers whose KV is in memory and whose attention is the processor's in every pass."""
+    slots: int
+    """Of the staging ring in GPU memory; 0 when no pass copies anything."""
+    slot_bytes: int
+    landing: bool
+    """Whether there is one slot more, for blocks that come from disk."""
+    chunk: int
+    """Prompt tokens per pass."""
+    crossover: int
+    """Longest pass, in tokens, that is computed as a decode step is."""
+    vram_bytes: int
+    """GPU memory of everything: blocks, slots, KV, computing; never above the budget."""
+    predicted_decode_s: float | None
+    """Seconds of a decode step from an empty context; None without rates."""
+    predicted_prefill_s: float | None
+    """Seconds of a prompt of 512 tokens; None without rates."""
+    limited_by: str
+    """What a decode step waits for, in words; empty without a prediction."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """GPU memory of the slots, that for blocks from disk included."""
+        return (self.slots + self.landing) * self.slot_bytes
+
+    def executors(self) -> dict[int, Executor]:
+        """Who computes each layer block in a decode step, by index."""
+        return {index: self._executor(index, index in self.streamed) for index in self.layer_blocks}
+
+    def prefill_executors(self) -> dict[int, Executor]:
+        """Who computes each layer block in a pass of more than `crossover` tokens, by index."""
+        on_cpu = {self.layer_blocks[2 * layer] for layer in self.cpu_attention}
+        return {index: self._executor(index, index not in on_cpu) for index in self.layer_blocks}
+
+    def _executor(self, index: int, copied: bool) -> Executor:
+        if index in self.vram:
+            return Executor.GPU
+        return Executor.STREAM if copied else Executor.CPU
