@@ -126,7 +126,7 @@ class DialogActions(App[int]):
     def _use_budget(self, memory: BudgetOf, budget: Budget | None) -> None:
         tiers = self.chat.bridge.snapshot.tiers
         if memory == "vram_budget" and tiers is not None and tiers.gpu is None:
-            self.chat.hint(_("the processor computes this model: F3 and then ^O choose the GPU"))
+            self.chat.hint(_("no GPU computes this model; F3 and then ^O choose the device"))
             return
         if memory == "ram_budget" and self.chosen.ram_budget is not None:  # what is said later holds
             self.chosen = replace(self.chosen, ram_budget=budget)

@@ -80,8 +80,8 @@ def measure_ops(
             )
         if not gpu.tiers.whole:
             raise DeviceError(
-                "only a model that is in the GPU's memory whole is timed by its operations: choose a smaller one, "
-                "give more memory (--vram-budget), or leave out --ops"
+                "only a model that is in the GPU's memory whole is timed by its operations: choose a smaller "
+                "one, give more memory (--vram-budget), or leave out --ops"
             )
         ids = np.random.default_rng(0).integers(0, loaded.info.vocab_size, context).tolist()
         cells: list[OpCell] = []

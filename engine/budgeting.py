@@ -1,7 +1,7 @@
 """More or less memory for a model that is loaded, or another place for a block, between two passes.
 
-Knows what is counted beside the weights, as at loading; where blocks go is the business of `TieredWeights` and
-`GpuTiers`. Called by the engine's thread.
+Knows what is counted beside the weights, as at loading; where blocks go is the business of `TieredWeights`
+and `GpuTiers`. Called by the engine's thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_VRAM = "no GPU computes: a budget for its memory changes nothing"
 def change_ram_budget(loaded: LoadedModel, budget: Budget | None, stopped: Callable[[], bool]) -> bool:
     """Give `loaded` this budget for all that it has in memory, None for the default.
 
-    False when `stopped` ended it. What cannot be done is told in `LoadedModel.budget_notices` and in an event.
+    False when `stopped` ended it. What cannot be done is told in `LoadedModel.budget_notices` and an event.
     """
     tiers = loaded.backend.tiers
     options = replace(loaded.options, ram_budget=budget)
@@ -41,7 +41,8 @@ def change_ram_budget(loaded: LoadedModel, budget: Budget | None, stopped: Calla
             loaded.info.max_context,
             available_memory() + tiers.host.plan.ram_bytes,
         )
-        if _changed(loaded, tiers, "memory", lambda: tiers.change(tiers.budgets._replace(ram=room.weights))):
+        budgets = tiers.budgets._replace(ram=room.weights)
+        if _changed(loaded, tiers, "memory budget", lambda: tiers.change(budgets)):
             loaded.options, loaded.budget_notices = options, room.notices
         return True
     if not isinstance(tiers, TieredWeights):
@@ -72,8 +73,8 @@ def change_vram_budget(loaded: LoadedModel, budget: Budget | None) -> bool:
         loaded.budget_notices = (_NO_VRAM,)
         return True
     options = replace(loaded.options, vram_budget=budget)
-    granted = granted_bytes(options, tiers.vram_available)
-    if _changed(loaded, tiers, "GPU memory", lambda: tiers.change(tiers.budgets._replace(vram=granted))):
+    budgets = tiers.budgets._replace(vram=granted_bytes(options, tiers.vram_available))
+    if _changed(loaded, tiers, "GPU memory budget", lambda: tiers.change(budgets)):
         loaded.options, loaded.budget_notices = options, ()
     return True
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from engine.cancel import CancelToken
 from engine.config import LoadOptions, Request
-from engine.errors import CancelledError, ContextError, EngineError
+from engine.errors import CancelledError, ContextError, DeviceError, EngineError
 from engine.events import (
     EngineSnapshot,
     EngineState,
@@ -33,6 +33,7 @@ from engine.events import (
 )
 from engine.machine import physical_cores
 from engine.tiers.budget import Budget
+from kernels import errors as kernel_errors
 
 if TYPE_CHECKING:
     from engine.loading import LoadedModel
@@ -262,13 +263,13 @@ class Engine:
             done = wanted.make(loaded, stopped)
         except Exception as error:  # noqa: BLE001  the thread must outlive this, too
             done, loaded.budget_notices = True, (str(_told(error)),)
+        self._moving = True
         if done:
             with self._condition:
                 if self._wanted.get(wanted.what) is wanted:
                     del self._wanted[wanted.what]
-        self._moving = True
-        options = loaded.options
-        self._publish(ram_budget=options.ram_budget, vram_budget=options.vram_budget, notices=loaded.notices)
+            ram, vram = loaded.options.ram_budget, loaded.options.vram_budget
+            self._publish(ram_budget=ram, vram_budget=vram, notices=loaded.notices)
 
     def _move(self) -> None:
         """Take in weights that are on their way, for a moment."""
@@ -279,8 +280,9 @@ class Engine:
         except Exception as error:  # noqa: BLE001  the next reply tells, if it is still so
             self._moving = False
             self._publish(notices=(str(_told(error)),))
+            return
         if loaded is not None and not self._moving:
-            self._publish(load_progress=1.0, notices=loaded.notices)
+            self._publish(load_progress=1.0 if tiers is None else tiers.arrived_share, notices=loaded.notices)
 
     def _load(self, command: _Load) -> None:
         self._let_go()
@@ -350,6 +352,7 @@ class Engine:
             answer(loaded, reply, max(command.asked_at, self._loaded_at), between_passes)
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a prompt provokes
             reply.finish(FinishReason.ERROR, reply.stats, _told(error))
+        self._moving = True  # a pass may have begun moves, or left some
         self._publish(state=EngineState.READY, context_used=len(loaded.session.ids))
 
     def _show_pass(self, loaded: LoadedModel, reply: Reply) -> None:
@@ -402,6 +405,10 @@ def _told(error: Exception) -> EngineError:
     """Our own errors without the frames, which hold memory of the model; others are faults of ours."""
     if isinstance(error, EngineError):
         return type(error)(str(error))
+    if isinstance(error, kernel_errors.DeviceError):
+        return DeviceError(
+            f"the GPU failed: {error}; start Tiercel again, or let the CPU compute (--device cpu)"
+        )
     if isinstance(error, MemoryError):
         return ContextError("memory ran out: close other programs, or use a smaller context (-c)")
     detail = " ".join(str(error).split())

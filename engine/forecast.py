@@ -17,7 +17,7 @@ from engine.cancel import CancelToken
 from engine.config import DEFAULT_CHUNK, LoadOptions
 from engine.errors import BudgetError, DeviceError
 from engine.gguf import GGUFFile
-from engine.machine import physical_cores
+from engine.machine import cores_beside_gpu, physical_cores
 from engine.model_config import ModelConfig, read_model_config
 from engine.requirements import (
     Room,
@@ -124,7 +124,7 @@ def forecast(
     asked = _Asked(
         weights=weights,
         config=config,
-        options=replace(options, threads=options.threads or physical_cores()),
+        options=options,
         blocks=weight_blocks(gguf, config),
         max_context=max_context,
         notices=notices,
@@ -161,9 +161,14 @@ class _Asked(NamedTuple):
     memory: Memory
     rates: _RatesOf
 
+    def with_threads(self, n_threads: int) -> _Asked:
+        """On so many threads, unless a number was asked for."""
+        return self._replace(options=replace(self.options, threads=self.options.threads or n_threads))
+
 
 def _on_cpu(asked: _Asked, no_gpu: str) -> Forecast:
     """Over memory and disk. Raises BudgetError, ContextError."""
+    asked = asked.with_threads(physical_cores())
     room = room_for_weights(
         asked.blocks, asked.config, asked.options, asked.max_context, asked.memory.available
     )
@@ -176,6 +181,7 @@ def _on_cpu(asked: _Asked, no_gpu: str) -> Forecast:
 
 def _on_gpu(asked: _Asked) -> Forecast:
     """Over a GPU's memory too. Raises DeviceError, BudgetError."""
+    asked = asked.with_threads(cores_beside_gpu())
     options, config = asked.options, asked.config
     facts = choose_gpu(options.device)
     from engine.backends.cuda_model import Wanted  # the launchers of kernels, of no use without a GPU

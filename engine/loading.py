@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.backends.base import AnyBackend
 from engine.backends.select import open_backend
@@ -20,7 +20,7 @@ from engine.config import LoadOptions
 from engine.errors import CancelledError, ContextError, GGUFError
 from engine.events import ModelInfo, TierSnapshot
 from engine.gguf import GGUFFile, open_gguf
-from engine.machine import available_memory, physical_cores
+from engine.machine import available_memory
 from engine.model import Transformer
 from engine.model_config import ModelConfig, read_model_config
 from engine.prompt import PromptEncoder
@@ -30,7 +30,7 @@ from engine.tiers.blocks import weight_blocks
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
-_CANCEL_POLL_S = _SETTLE_POLL_S = 0.05
+_CANCEL_POLL_S = 0.05
 
 OnProgress = Callable[[str, float], None]
 """Called with what loading is doing, in words, and how far it is, 0 to 1."""
@@ -50,7 +50,7 @@ class LoadedModel:
     """None for a base model."""
     session: Session
     options: LoadOptions
-    """As asked for, threads as chosen; `budgeting` changes its memory budgets."""
+    """As asked for; `budgeting` changes budgets and places."""
     lasting_notices: tuple[str, ...]
     """What a person should know for as long as the model is loaded."""
     budget_notices: tuple[str, ...]
@@ -73,11 +73,12 @@ class LoadedModel:
         return self.model.backend
 
     def settle(self, cancel: CancelToken) -> None:
-        """Wait until all weights are where they are to stay, as who measures does. Raises CancelledError."""
-        tiers = self.backend.tiers
-        while tiers is not None and tiers.pump(_SETTLE_POLL_S):
-            if cancel.cancelled:
-                raise CancelledError("loading was stopped")
+        """Wait until all weights are where they are to stay, as who measures does.
+
+        Raises CancelledError, StreamError.
+        """
+        if self.backend.tiers is not None:
+            self.backend.tiers.settle(cancel)
 
     def close(self) -> None:
         """Stop the backend's threads; weights and cache go with the last reference."""
@@ -96,7 +97,6 @@ def load_model(
     config = read_model_config(gguf)
     weights = ModelWeights(gguf, config)
     max_context, notices = choose_context(config, options)
-    options = replace(options, threads=options.threads or physical_cores())
     blocks = weight_blocks(gguf, config)
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)

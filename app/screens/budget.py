@@ -35,8 +35,7 @@ class BudgetScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("d", "default", show=False),
-        Binding("up", "app.focus_previous", show=False),
-        Binding("down", "app.focus_next", show=False),
+        Binding("up,down,tab,shift+tab", "other", show=False),
     ]
 
     def __init__(
@@ -90,6 +89,14 @@ class BudgetScreen(Dialog[None]):
         if (slider := self._slider) is not None:
             self._ask(_memory_of(slider), None)
 
+    def action_other(self) -> None:
+        """Go to the other slider, if there is one."""
+        present = self._slider
+        for slider in self.query(BudgetSlider):
+            if slider.display and slider is not present:
+                slider.focus(scroll_visible=False)  # what is told of it changes the layout first
+                self.call_after_refresh(slider.scroll_visible, animate=False)
+
     @property
     def _slider(self) -> BudgetSlider | None:
         """The one that the keys move."""
@@ -104,10 +111,8 @@ class BudgetScreen(Dialog[None]):
         self._ask(_memory_of(event.slider), event.budget)
 
     def on_descendant_focus(self) -> None:
-        """Say what the other budget would bring, and keep its slider in sight beside that."""
+        """Say what the other budget would bring."""
         self._tell()
-        if (slider := self._slider) is not None:
-            self.call_after_refresh(slider.scroll_visible, animate=False)
 
     def _ask(self, memory: BudgetOf, budget: Budget | None) -> None:
         self._asked[memory], self._seen = budget, -1

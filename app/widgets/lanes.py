@@ -7,6 +7,7 @@ Draws what it is given.
 from __future__ import annotations
 
 from textual.content import Content
+from textual.geometry import Size
 from textual.visual import VisualType
 from textual.widget import Widget
 
@@ -48,12 +49,19 @@ class Lanes(Widget):
             before, self._report = self._report, report
             self.refresh(layout=before is None or _shape(before) != _shape(report))
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many lines as there are: none is wrapped, whatever width they were made for."""
+        return len(self._lines(width))
+
     def render(self) -> VisualType:
         """Draw the lines."""
+        width = self.content_size.width
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in self._lines(width))
+
+    def _lines(self, width: int) -> list[Content]:
         report = self._report
         if report is None or not report.known:
-            return Content("")
-        width = self.content_size.width
+            return []
         lines: list[Content] = []
         if report.reads:
             lines += _link("NVMe→RAM", "$tier-nvme", report, report.link, width)
@@ -66,7 +74,7 @@ class Lanes(Widget):
         lines += [Content.styled(words, "$muted") for words in told if words]
         lines.append(Content(waiting_words(report)))
         lines.append(Content.assemble((_("limit "), "$muted"), limit_words(report)))
-        return Content("\n").join(line.truncate(width, ellipsis=True) for line in lines)
+        return lines
 
     def _compute(self, report: TierReport, compute: Compute, width: int) -> list[Content]:
         busy = _("idle")

@@ -6,6 +6,7 @@ from typing import Final
 
 from rich.cells import cell_len
 from textual.content import Content
+from textual.geometry import Size
 from textual.visual import VisualType
 from textual.widget import Widget
 
@@ -40,6 +41,10 @@ class TierBars(Widget):
             other = len(report.tiers) != len(self._totals)
             self._totals = report.tiers
             self.refresh(layout=other)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """A line for each tier: none is wrapped, whatever width the lines were made for."""
+        return len(self._totals)
 
     def render(self) -> VisualType:
         """Draw the lines."""

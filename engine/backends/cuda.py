@@ -6,13 +6,13 @@ where blocks are elsewhere.
 
 Where the GPU holds all of the model the host's work for a reply costs no time, because the GPU has work
 meanwhile: when an id is drawn, the step that follows it is put on the GPU before the id is known here.
-`layers` then finds its step under way. Where another id or another position comes, that step was in vain: what
-it wrote lies where the next pass writes.
+`layers` then finds its step under way. Where another id or another position comes, that step was in vain:
+what it wrote lies where the next pass writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -22,7 +22,7 @@ import numpy as np
 
 from engine import errors
 from engine.backends.base import Float32Array, TokenIds
-from engine.backends.cuda_mixed import MixedPasses, States, TieredKV
+from engine.backends.cuda_mixed import MixedPasses, TieredKV
 from engine.backends.cuda_model import DeviceModel
 from engine.backends.cuda_weights import BlockMatrices
 from engine.cancel import CancelToken
@@ -31,7 +31,6 @@ from engine.errors import CancelledError
 from engine.kv_cache import KVCache
 from engine.logits import DrawRequest, HostLogits, Logits, Penalties, checked
 from engine.tiers.gpu_tiers import GpuTiers
-from engine.tiers.route import Run
 from kernels.cuda.device import Array, Device, Event, Kernel
 from kernels.cuda.sampling import MOST_IDS, begin_step, continue_step
 from kernels.errors import DeviceError
@@ -191,8 +190,11 @@ class CudaBackend:
         ahead, self._ahead, self._pass = self._ahead, None, None
         runs = self.tiers.begin_pass(len(ids))
         x.of.end = start_pos + len(ids)
-        if not self.tiers.whole:
-            x.of.states, x.of.on_host = self._shared(runs, ids, start_pos, kv, cancel)
+        if self._mixed is None:  # all are to come: there is nobody else to compute
+            self.tiers.ready(self.tiers.blocks, cancel)
+        if self._mixed is not None and not self.tiers.whole:
+            with self._timed():
+                x.of.states, x.of.on_host = self._mixed.run(runs, ids, start_pos, kv, cancel)
         elif len(ids) > MOST_IDS:
             begin_step(self.device, model.state, start_pos, ids[:1].tolist())
             assert model.prompt is not None, "chunks are no longer than planned for"
@@ -202,16 +204,6 @@ class CudaBackend:
             with self._timed():
                 model.step.run(len(ids), kv.device)
         self._pass, self._kv = x.of, kv
-
-    def _shared(
-        self, runs: Sequence[Run], ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
-    ) -> States:
-        """A pass of which not all weights are on the GPU, or not yet."""
-        if self._mixed is None:  # all are to come: there is nobody else to compute
-            self.tiers.ready(self.tiers.blocks, cancel)
-            raise RuntimeError("blocks are missing that nobody brings")
-        with self._timed():
-            return self._mixed.run(runs, ids, start_pos, kv, cancel)
 
     @_told
     def head(self, x: DeviceHidden, cancel: CancelToken) -> Float32Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,16 +23,18 @@ from engine.backends.cuda_attention import DeviceKV
 from engine.backends.cuda_model import DeviceModel
 from engine.backends.cuda_prompt import Prompt
 from engine.backends.cuda_weights import BlockMatrices, number_of
-from engine.backends.host_blocks import HostBlocks, Positions
 from engine.cancel import CancelToken
 from engine.errors import CancelledError
 from engine.events import Executor
 from engine.kv_cache import HostKV
 from engine.tiers.blocks import Block
-from engine.tiers.gpu_tiers import GpuTiers
+from engine.tiers.gpu_tiers import GpuTiers, Moved
 from engine.tiers.route import Run
 from kernels.cuda.device import Array, Device, Event
 from kernels.cuda.sampling import MOST_IDS, begin_step
+
+if TYPE_CHECKING:  # it needs the C kernels, without which a GPU that holds the model computes all the same
+    from engine.backends.host_blocks import HostBlocks, Positions
 
 _RUNS_AHEAD = 4
 """Layers of a prompt that the host may be ahead of the GPU: so many still run after a cancel."""
@@ -107,13 +109,24 @@ class MixedPasses:
         self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
     ) -> States:
         """Run ids through all layers. Raises CancelledError, StreamError, and what the device raises."""
+        while True:
+            try:
+                return self._run(runs, token_ids, start_pos, kv, cancel)
+            except Moved:
+                runs = self._tiers.begin_anew(len(token_ids))
+
+    def _run(
+        self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
+    ) -> States:
         n_tokens = len(token_ids)
         if self._last is not None:
             self._last.wait()  # a pass that was stopped may still use the memory of its hidden states
         x = self._x[:n_tokens]
         x[:] = self._processor.embed(self._tiers.host.embedding_rows(token_ids), n_tokens)
         begin_step(self._device, self._model.state, start_pos, token_ids[: self._ids_in(n_tokens)].tolist())
-        this = _Pass(n_tokens, self._processor.positions(start_pos, n_tokens), kv, cancel, x)
+        # Without attention the processor has no cache, and where its rows are does not matter to it.
+        at = self._processor.positions(start_pos if self._cpu_attention else 0, n_tokens)
+        this = _Pass(n_tokens, at, kv, cancel, x)
         head_on_gpu = self._tiers.head_on_gpu
         on_gpu = False
         try:
@@ -132,7 +145,7 @@ class MixedPasses:
                 if on_gpu:
                     self._device.record().wait()
                 return States(None, x)
-            self._tiers.ready(self._tiers.head_blocks, cancel)
+            self._tiers.ready(self._tiers.head_blocks, cancel, on_gpu=True)
             if not on_gpu:
                 self._compute((), this, arrives=True, leaves=False)
             source = self._model.step.x if n_tokens <= MOST_IDS else self._prompt.x
@@ -144,12 +157,13 @@ class MixedPasses:
     def with_host(self, kv: DeviceKV, max_context: int) -> TieredKV:
         """A cache with the layers whose attention is the processor's; their memory is taken as it fills."""
         n_layers = len(self._cpu_attention)
-        host = self._processor.new_kv(max_context if n_layers else 1)
+        host = self._processor.new_kv(max_context if n_layers else self._processor.max_tokens)
         return TieredKV(kv, host, n_layers * max_context * self._host_kv_bytes)
 
     def head(self, x: Float32Array, logits: Float32Array, cancel: CancelToken) -> None:
         """Final norm and output projection by the processor, of x [R, D] in its memory -> logits [R, V]."""
-        most = self._processor.max_tokens
+        most, streamed = self._processor.max_tokens, self._tiers.host.plan.streamed
+        self._tiers.ready([block for block in self._tiers.head_blocks if block.index not in streamed], cancel)
         for rows in self._tiers.host.head(cancel):
             for first in range(0, len(x), most):
                 self._processor.head(x[first : first + most], rows, logits[first : first + most])

@@ -1,4 +1,4 @@
-"""From a GPU to a backend: a plan that fits or is refused with figures, kernels, memory, weights on their way.
+"""From a GPU to a backend: a plan that fits or is refused with figures, kernels, memory, weights under way.
 
 Knows the order of the steps; which device it is, and what happens when it will not do, is the business of
 `select`. Everything that a reply needs is reserved and compiled here. The weights come afterwards, while the
@@ -30,18 +30,18 @@ from engine.backends.watcher import LoadWatcher
 from engine.config import DEFAULT_CHUNK
 from engine.events import GpuFacts
 from engine.kv_cache import kv_bytes
-from engine.machine import available_memory, physical_cores
+from engine.machine import available_memory, cores_beside_gpu, physical_cores
 from engine.requirements import Room, room_for_gpu_host
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import DirectFiles
 from engine.tiers.gpu_planner import plan_tiers
-from engine.tiers.tier_plan import GpuSizes, TierPlan
 from engine.tiers.gpu_tiers import Budgets, GpuTiers
 from engine.tiers.link import Link
 from engine.tiers.loader import Loader, slot_bytes
 from engine.tiers.rates import Rates
 from engine.tiers.store import TieredWeights
+from engine.tiers.tier_plan import GpuSizes, TierPlan
 from engine.tiers.wishes import PlaceRule
 from kernels.cuda.device import Kernel
 from kernels.cuda.sampling import MOST_IDS
@@ -154,11 +154,13 @@ def _open(
             on_change=watcher.on_tiers,
         )
         mixed = _shared_passes(device, on_device, tiers, model)
+        planner.must_be_whole = mixed is None
         if tiers.wants_whole:
             on_device.step.prepare(1, on_device.kv)
         if on_device.prompt is not None:
             on_device.prompt.warm_up()
         device.synchronize()
+        watcher.check()
         tiers.begin(host.retarget(plan.vram, chosen=plan.host))
         opened.pop_all()
     kv = TieredKV(on_device.kv, None, 0) if mixed is None else mixed.with_host(on_device.kv, max_context)
@@ -168,7 +170,7 @@ def _open(
         tiers,
         mixed,
         kv,
-        threads=options.threads or physical_cores(),
+        threads=options.threads or cores_beside_gpu(),
         reason=_reason(gpu, plan, blocks),
     )
     return backend, room
@@ -180,6 +182,8 @@ class _Planner:
     def __init__(self, model: ToOpen, sizes: GpuSizes, rates: Rates | None) -> None:
         self._model, self._sizes, self._rates = model, sizes, rates
         self._loaded: TierPlan | None = None
+        self.must_be_whole = False
+        """Whether nobody could compute what is not on the GPU."""
 
     def first(self, vram: int) -> tuple[Budgets, TierPlan, Room]:
         """The plan that is loaded, and the memory for it. Raises BudgetError."""
@@ -201,12 +205,15 @@ class _Planner:
         return budgets, self._loaded, room
 
     def again(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> TierPlan:
-        """The plan for other budgets or rules: cache and buffers of the loaded model stay as they are."""
+        """The plan for other budgets or rules: cache and buffers of the loaded model stay as they are.
+
+        Raises BudgetError.
+        """
         loaded = self._loaded
         assert loaded is not None, "nothing was loaded"
         options, blocks = self._model.options, self._model.blocks
         keep = {b.index for b in blocks if b.kind is BlockKind.HEAD and b.index in loaded.vram}
-        return plan_tiers(
+        chosen = plan_tiers(
             blocks,
             self._sizes,
             *budgets,
@@ -219,6 +226,13 @@ class _Planner:
             keep=frozenset(keep),
             like=loaded,
         )
+        if self.must_be_whole and len(chosen.vram) < len(blocks):
+            raise errors.BudgetError(
+                "the model would not fit the GPU's memory any more, and the C kernels that would compute the "
+                "rest are not installed: give more (--vram-budget), or install a C compiler and then Tiercel "
+                "again (make setup)"
+            )
+        return chosen
 
     def host_kv_bytes(self, plan: TierPlan) -> int:
         """Keys and values of the layers whose attention is the processor's."""
@@ -255,7 +269,7 @@ def _shared_passes(
         weights,
         config,
         options.precision,
-        threads=options.threads or physical_cores(),
+        threads=options.threads or cores_beside_gpu(),
         max_tokens=plan.chunk if plan.cpu_attention else max(MOST_IDS, plan.crossover),
     )
     one = kv_bytes(config, 1, options.precision) // config.n_layers

@@ -37,6 +37,7 @@ from kernels.cuda.norms import Half, add_norm, gated
 
 EXPANDED_BYTES = 256 << 20
 """Of a matrix that is expanded at a time: the largest of an 8B model, in half floats, is one piece."""
+_ALIGNED_ROWS = 128
 _LAYERS_AHEAD = 2
 """That the host may be ahead of the GPU: so many still run after a cancel."""
 
@@ -264,6 +265,8 @@ class Prompt:
     def _parts(self, n_rows: int, n_columns: int) -> Iterator[_Part]:
         """Cut the rows of a matrix into what is expanded at a time."""
         most = self._expanded.shape[0] // n_columns
+        if most < n_rows:  # cuBLAS is several times slower where a part of the output is not aligned
+            most = max(1, most // _ALIGNED_ROWS * _ALIGNED_ROWS)
         for first in range(0, n_rows, most):
             yield _Part(first, min(most, n_rows - first))
 

@@ -17,6 +17,7 @@ from engine.backends.watcher import LoadWatcher
 from engine.config import DEFAULT_CHUNK, KVType, LoadOptions, Precision
 from engine.errors import BudgetError, DeviceError
 from engine.events import GpuFacts
+from engine.machine import cores_beside_gpu, physical_cores
 from engine.requirements import Room, main_weight_type
 from engine.tiers.blocks import slot_bytes_for
 from engine.tiers.budget import MemoryWatch
@@ -53,7 +54,7 @@ def open_backend(model: ToOpen, room: Callable[[], Room], watcher: LoadWatcher) 
     notices: tuple[str, ...] = ()
     if options.device != CPU:
         try:
-            opened = _on_gpu(model, watcher)
+            opened = _on_gpu(model.with_threads(cores_beside_gpu()), watcher)
             return opened._replace(notices=_of_float_kv(options) + opened.notices)
         except (BudgetError, DeviceError) as error:
             if options.device is not None:
@@ -62,8 +63,9 @@ def open_backend(model: ToOpen, room: Callable[[], Room], watcher: LoadWatcher) 
             # Where there is no driver nobody expects a GPU.
             notices = (f"the CPU computes: {no_gpu}",) if find_gpus().has_driver else ()
     if options.wishes_for_gpu:
-        notices += (f"no GPU computes: {', '.join(options.wishes_for_gpu)} change nothing",)
+        notices += (f"no GPU computes, so this has no effect: {', '.join(options.wishes_for_gpu)}",)
     granted = room()
+    model = model.with_threads(physical_cores())
     cpu, cpu_notices = _on_cpu(model, granted.weights, no_gpu, watcher)
     return Opened(cpu, notices + cpu_notices, granted.notices)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from engine.config import LoadOptions
@@ -19,8 +20,11 @@ class ToOpen(NamedTuple):
     blocks: Sequence[Block]
     config: ModelConfig
     options: LoadOptions
-    """The threads are chosen."""
     max_context: int
+
+    def with_threads(self, n_threads: int) -> ToOpen:
+        """On so many threads, unless a number was asked for."""
+        return self._replace(options=replace(self.options, threads=self.options.threads or n_threads))
 
     @property
     def n_bytes(self) -> int:

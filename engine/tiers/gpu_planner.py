@@ -24,8 +24,10 @@ from engine.tiers.wishes import PlaceRule
 
 MOST_SLOTS = 4
 """More slots even out blocks that take unequally long."""
-_PROMPT, _REPLY = 4096, 256
+_PROMPT, _REPLY = 4096, 128
 """Tokens of the conversation whose time decides between long passes, a long ring and resident blocks."""
+_WAITING = 4
+"""A second before the first word is worth so many of the reply, which is read as it comes."""
 _SHOWN_PROMPT = 512
 _COARSE = 8
 """Steps in which the number of copied blocks is looked for first."""
@@ -140,7 +142,8 @@ class _Planner:
 
     def _conversation_s(self, chosen: TierPlan) -> float:
         assert self._clock is not None
-        return self._clock.prompt_s(chosen, _PROMPT) + _REPLY * self._clock.decode(chosen).seconds
+        waiting_s = self._clock.prompt_s(chosen, _PROMPT)
+        return _WAITING * waiting_s + _REPLY * self._clock.decode(chosen).seconds
 
     def _plan(self, chunk: int, slots: int) -> TierPlan:
         """With this chunk, and with so many slots if any block is copied."""

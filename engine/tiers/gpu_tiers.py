@@ -5,7 +5,8 @@ choose (`gpu_planner`). Loading and moving are one thing: blocks come to where t
 passes run. A pass that needs a block before it is there waits for that block only.
 
 One thread uses it, the engine's: it alone gives work to the GPU. Between and during passes it takes in what
-reader threads have read (`pump`).
+reader threads have read. Only between passes (`pump`, `begin_pass`) is anything taken away from where a pass
+that is under way would look for it.
 
     file --readers--> page-locked slot --link--> VRAM        to stay
     file --readers--> RAM, then page-locked                  to stay: for the processor, or the staging ring
@@ -34,7 +35,7 @@ from engine.tiers.budget import shown_bytes
 from engine.tiers.link import Link, Located, Sent
 from engine.tiers.loader import Arrival, Loader
 from engine.tiers.placement import Place, place_of
-from engine.tiers.planner import Plan, plan
+from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.pressure import VramPressure
 from engine.tiers.route import Run, route
 from engine.tiers.staging import Staging
@@ -56,6 +57,7 @@ _MOVING_BYTES = 1 << 30
 """Promoted at a time, so that what a pass needs does not wait long behind it on the link."""
 _AT_ONCE = 8
 """Arrivals that are taken in at a time: a pass that waits for one block does not wait for all."""
+_NO_MEMORY = "memory ran out: some blocks are read from disk instead; close other programs"
 _POLL_S = 0.02
 _SHOW_S = 0.05
 
@@ -88,6 +90,10 @@ class GpuMemory(Protocol[M_co]):
         ...
 
 
+class Moved(Exception):
+    """A pass needs a block for which there is no room before others have left: it has to begin anew."""
+
+
 class Budgets(NamedTuple):
     """What the model may take; bytes."""
 
@@ -106,7 +112,14 @@ class _Coming:
     """Memory in RAM; None where it goes on to the GPU."""
     left: int
     """Bytes that have not arrived."""
+    attempt: int
+    """In which it was asked for."""
     error: Exception | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing more comes of it, and it is not whole."""
+        return self.error is not None and self.left <= 0
 
 
 @dataclass(slots=True)
@@ -185,12 +198,16 @@ class GpuTiers(Generic[M]):
         """Bytes of blocks on the way to the GPU that are not there yet."""
         self._to_promote: deque[int] = deque()
         self._promoting: deque[tuple[int, Sent]] = deque()
+        self._copied: frozenset[int] = frozenset()
+        """Blocks that are copied for every step until they have been promoted."""
         self._staging = self._new_staging()
         self._landed: Event | None = None
         """After the last use of the landing slot."""
         host.before_evict = self._wait_for_copies
         self._stalls = _Stalls()
         self._passes = 0
+        self._attempts = 0
+        """Passes, and whatever else needs what could not be read: each tries it anew."""
         self._version = 0
         """Counts what changes a route."""
         self._routes: dict[bool, tuple[tuple[object, ...], tuple[Run, ...]]] = {}
@@ -198,6 +215,8 @@ class GpuTiers(Generic[M]):
         self._active: int | None = None
         self._shown_at = 0.0
         self._settled = False
+        self._runs: tuple[Run, ...] = ()
+        """The way of the pass that is under way."""
 
     # -- loading and moves
 
@@ -211,7 +230,23 @@ class GpuTiers(Generic[M]):
         self._show(now=True)
 
     def pump(self, wait_s: float) -> bool:
-        """Take in what has been read, waiting for it so long at most; False when nothing is to come."""
+        """Between passes, take in what has been read, waiting for it so long at most, and go on moving.
+
+        False when nothing is to come. What could not be read does not come before the next pass, or `settle`,
+        tries it again.
+        """
+        self._take_arrivals(wait_s)
+        self._leave()
+        refused = self._promote(wait_s)
+        if refused is not None:
+            self._stay_below(refused)
+        if not self._coming and not self._is_busy() and not self._settled:
+            self._settle()  # which may let more come
+        self._show()
+        return self._is_busy()
+
+    def _take_arrivals(self, wait_s: float) -> None:
+        """Take in what has been read and copied; nothing leaves where it is."""
         if self._coming:
             for number in range(_AT_ONCE):
                 arrival = self._loader.take(0 if number else min(wait_s, _POLL_S))
@@ -219,12 +254,17 @@ class GpuTiers(Generic[M]):
                     break
                 self._take_in(arrival)
         self._note_copies()
-        self._promote(wait_s)
-        busy = bool(self._coming or self._copying or self._promoting or self._to_promote)
-        if not busy and not self._settled:
-            self._settle()
-        self._show()
-        return busy
+
+    def settle(self, cancel: CancelToken) -> None:
+        """Wait until every block is where it is to stay. Raises CancelledError, StreamError."""
+        self._attempts += 1
+        self._ask_again()
+        while self.pump(_POLL_S) or self._coming:
+            if cancel.cancelled:
+                raise CancelledError("loading was stopped")
+            for coming in list(self._coming.values()):
+                if coming.failed:
+                    self._ask_once_more(coming)
 
     @property
     def settled(self) -> bool:
@@ -250,7 +290,8 @@ class GpuTiers(Generic[M]):
     def arrived_share(self) -> float:
         """Of the bytes that are to come, 0 to 1."""
         total = sum(block.n_bytes for block in self.blocks)
-        left = sum(coming.left for coming in self._coming.values())
+        coming = list(self._coming.values())
+        left = sum(each.block.n_bytes if each.failed else each.left for each in coming)
         return 1 - left / total
 
     def change(self, budgets: Budgets, rules: Sequence[PlaceRule] | None = None) -> None:
@@ -259,7 +300,7 @@ class GpuTiers(Generic[M]):
         Raises BudgetError, nothing having changed.
         """
         rules = self.rules if rules is None else tuple(rules)
-        self._go_to(self._replan(budgets, rules), budgets)
+        self._go_or_stay(self._replan(budgets, rules), budgets)
         self.rules = rules
         self._pressure.forget()
         self.note(
@@ -272,16 +313,23 @@ class GpuTiers(Generic[M]):
     def begin_pass(self, n_tokens: int) -> tuple[Run, ...]:
         """Note that a pass of so many tokens begins -> its way through the layer blocks."""
         self._passes += 1
+        self._attempts += 1
+        self._ask_again()
+        return self.begin_anew(n_tokens)
+
+    def begin_anew(self, n_tokens: int) -> tuple[Run, ...]:
+        """Let blocks move before a pass, or before it is run again since they have `Moved` -> its way."""
         if not self._settled:
             self.pump(0)
-        self.host.before_pass()
-        self._forget_withdrawn()
+        self._give_memory_back()
         self._note_times()
         self._yield_memory()
-        runs = self.route(n_tokens > self.plan.crossover)
+        self._leave()
+        self._make_ring()
+        self._runs = self.route(n_tokens > self.plan.crossover)
         if self._staging is not None:
-            self._staging.follow(self._to_stage(runs))
-        return runs
+            self._staging.follow(self._to_stage(self._runs))
+        return self._runs
 
     def route(self, prefill: bool) -> tuple[Run, ...]:
         """The way of a pass, as blocks lie now."""
@@ -303,33 +351,43 @@ class GpuTiers(Generic[M]):
             return Executor.GPU
         if prefill or block.kind is BlockKind.ATTENTION:
             return Executor.STREAM
-        return Executor.STREAM if index in self.plan.streamed else Executor.CPU
+        return Executor.STREAM if index in self.plan.streamed | self._copied else Executor.CPU
 
     @property
     def head_on_gpu(self) -> bool:
-        """Whether the output matrix is, or will be, in the GPU's memory."""
-        return all(block.index in self.plan.vram for block in self.head_blocks)
+        """Whether the output matrix is in the GPU's memory, or is nowhere else and has to be waited for."""
+        heads = self.head_blocks
+        if all(block.index in self._in_vram for block in heads):
+            return True
+        return any(block.index in self.plan.vram and self.host.resident(block) is None for block in heads)
 
-    def ready(self, blocks: Iterable[Block], cancel: CancelToken) -> None:
-        """Wait until blocks that are to stay somewhere are there. Raises CancelledError, StreamError."""
+    def ready(self, blocks: Iterable[Block], cancel: CancelToken, *, on_gpu: bool = False) -> None:
+        """Wait until blocks that are to stay somewhere are there, or all of them `on_gpu`.
+
+        Raises CancelledError, StreamError, Moved.
+        """
         for block in blocks:
-            while self._is_to_come(block.index):
-                coming = self._coming.get(block.index)
+            while self._is_to_come(block, on_gpu):
                 if cancel.cancelled:
                     raise CancelledError("stopped")
-                if coming is not None and coming.error is not None and coming.left <= 0:
-                    error = coming.error
-                    self._ask(block, coming.into)  # the disk may have recovered by the next time
-                    raise error
                 self._active = block.index
-                self.pump(_POLL_S)
+                self._take_arrivals(_POLL_S)
+                refused = self._promote(0)
+                waits_for_room = block.index in self._to_promote
+                for coming in list(self._coming.values()):
+                    if coming.failed and (waits_for_room or coming.block == block):
+                        self._ask_once_more(coming)
+                if waits_for_room and (refused is not None or self._can_leave()):
+                    raise Moved
         self._active = None
 
-    def _is_to_come(self, index: int) -> bool:
-        """Whether nobody can compute a block before it has come."""
-        if index in self._in_vram or self.host.resident(self.blocks[index]) is not None:
+    def _is_to_come(self, block: Block, on_gpu: bool) -> bool:
+        """Whether nobody can compute a block, or the GPU cannot, before it has come."""
+        index = block.index
+        if index in self._in_vram or (not on_gpu and self.host.resident(block) is not None):
             return False
-        return index in self._coming or index in self._left_to_copy or index in self._to_promote
+        promoted = index in self._to_promote or any(index == other for other, _ in self._promoting)
+        return promoted or index in self._coming or index in self._left_to_copy
 
     def resident(self, block: Block) -> M:
         """The matrices of a layer block that stays in the GPU's memory and is `ready`."""
@@ -346,7 +404,7 @@ class GpuTiers(Generic[M]):
         self.ready([block], cancel)
         assert self._staging is not None, "a plan with streamed blocks has a ring"
         if not self._staging.has(block):
-            self._staging.follow(self._to_stage(self.route(prefill=True)))
+            self._staging.follow(self._to_stage(self._runs))
         return self._staging.take(block)
 
     def release(self, block: Block) -> None:
@@ -449,17 +507,36 @@ class GpuTiers(Generic[M]):
         self._loader.close()
         with suppress(DeviceError):  # one that has failed copies nothing any more
             self._link.record().wait()
-        self.host.before_evict = lambda: None  # it refers to what refers to it
+        self.host.before_evict = lambda: None  # it refers to what refers to it, and so does the ring
+        self._staging = None
         self.host.close()
 
     # -- what arrives
 
     def _ask(self, block: Block, into: list[Bytes] | None) -> None:
         self._settled = False
-        self._coming[block.index] = _Coming(block, into, block.n_bytes)
+        self._coming[block.index] = _Coming(block, into, block.n_bytes, self._attempts)
         if into is None:
             self._left_to_copy[block.index] = block.n_bytes
         self._loader.ask(block, into)
+
+    def _ask_again(self) -> None:
+        """Try once more what could not be read: the disk may have recovered."""
+        for coming in [coming for coming in self._coming.values() if coming.failed]:
+            self._finish_copies(coming.block.index)
+            self._ask(coming.block, coming.into)
+
+    def _ask_once_more(self, failed: _Coming) -> None:
+        """Try once in this attempt what could not be read; raises StreamError when that was done."""
+        if failed.error is not None and failed.attempt == self._attempts:
+            raise failed.error
+        self._ask_again()
+
+    def _is_busy(self) -> bool:
+        """Whether anything is on its way."""
+        if self._copying or self._promoting or self._to_promote:
+            return True
+        return not all(coming.failed for coming in self._coming.values())
 
     def _take_in(self, arrival: Arrival) -> None:
         """A run of rows that has been read, or could not be."""
@@ -488,7 +565,8 @@ class GpuTiers(Generic[M]):
         if coming.left <= 0 and coming.error is None:
             del self._coming[coming.block.index]
             if coming.into is not None:
-                self._came_to_ram(coming.block)
+                self.host.arrived(coming.block.index)
+                self._version += 1
 
     def _note_copies(self) -> None:
         """Free the slots of copies that are done."""
@@ -500,11 +578,11 @@ class GpuTiers(Generic[M]):
                 del self._left_to_copy[copy.index]
                 self._came_to_vram(copy.index)
 
-    def _came_to_ram(self, block: Block) -> None:
-        self.host.arrived(block.index)
-        if block.index not in self.plan.vram and block.index in self._in_vram | self._left_to_copy.keys():
-            self._drop(block)
-        self._version += 1
+    def _finish_copies(self, index: int) -> None:
+        """Wait for what is being copied of a block."""
+        while any(copy.index == index for copy in self._copying):
+            self._copying[0].ended.wait()
+            self._note_copies()
 
     def _came_to_vram(self, index: int) -> None:
         self._in_vram.add(index)
@@ -520,7 +598,10 @@ class GpuTiers(Generic[M]):
     def _settle(self) -> None:
         """All is where it was wanted; what a promotion has made room for in RAM may come now."""
         self._settled = True
-        self._retarget(self.plan.vram, self.plan.host)
+        try:
+            self._retarget(self.plan.vram, self.plan.host)
+        except MemoryError:
+            self.note(_NO_MEMORY, TierEventKind.WARNING)
         if not self._settled:
             return
         in_ram = sum(self.host.resident(block) is not None for block in self.blocks)
@@ -531,22 +612,34 @@ class GpuTiers(Generic[M]):
 
     # -- moves
 
+    def _go_or_stay(self, plan: TierPlan, budgets: Budgets) -> None:
+        """`_go_to`; raises BudgetError where the GPU has no memory for the ring, and then goes back."""
+        before = self.plan, self.budgets
+        try:
+            self._go_to(plan, budgets)
+        except DeviceMemoryError as error:
+            self._go_to(*before)
+            raise BudgetError(
+                f"copies of blocks need {shown_bytes(error.asked)} of GPU memory, and other programs have "
+                f"left {shown_bytes(error.free)}: close some"
+            ) from None
+
     def _go_to(self, plan: TierPlan, budgets: Budgets) -> None:
-        """Let blocks move to where `plan` wants them. Raises MemoryError."""
-        here = self._in_vram | self._left_to_copy.keys()
-        leaving, entering = here - plan.vram, plan.vram - here
+        """Let blocks move to where `plan` wants them. Raises MemoryError, DeviceMemoryError."""
+        self._wait_for_copies()
+        for index in sorted(self._left_to_copy.keys() - plan.vram):  # what has not arrived is of no use
+            self._drop(self.blocks[index])
+        entering = plan.vram - self._in_vram - self._left_to_copy.keys()
         # A block leaves RAM once it is in the GPU's memory, and that once it is in RAM.
         in_ram = {index for index in entering if self.host.resident(self.blocks[index]) is not None}
-        self._wait_for_copies()
+        self._copied = (self._copied | self.plan.streamed).intersection(in_ram)
         self.plan, self.budgets = plan, budgets
-        self._retarget(plan.vram - in_ram, _with_residents(plan.host, [self.blocks[i] for i in in_ram]))
-        for index in sorted(leaving - self._coming.keys()):
-            self._drop(self.blocks[index])
         self._to_promote = deque(sorted(entering))
         self._settled = False
         self._version += 1
+        self._retarget(plan.vram - in_ram, _with_residents(plan.host, [self.blocks[i] for i in in_ram]))
+        self._leave()
         self._make_ring()
-        self.pump(0)
 
     def _retarget(self, apart: Set[int], chosen: Plan) -> None:
         """Let memory hold what `chosen` says, with `apart` on the GPU; what is missing is read."""
@@ -571,10 +664,27 @@ class GpuTiers(Generic[M]):
                 del self._coming[index]
 
     def _make_ring(self) -> None:
-        if self.plan.slots:
-            self._memory.make_ring(self.plan.slots, self.plan.slot_bytes, self.plan.landing)
-            if self._staging is None:
-                self._staging = self._new_staging()
+        """Have the slots that the plan wants; where the GPU is full, blocks leave it for them."""
+        wanted = self.plan
+        if not wanted.slots:
+            return
+        try:
+            self._memory.make_ring(wanted.slots, wanted.slot_bytes, wanted.landing)
+        except DeviceMemoryError as error:
+            if not self._in_vram - wanted.vram:
+                less = self.budgets._replace(vram=wanted.vram_bytes - wanted.ring_bytes)
+                try:
+                    smaller = self._replan(less, self.rules)
+                except BudgetError:
+                    raise error from None
+                self._go_to(smaller, self.budgets)
+                return
+            for index in sorted(self._in_vram - wanted.vram):
+                self._drop(self.blocks[index])  # before it has come to RAM: a pass waits for it there
+            self._make_ring()
+            return
+        if self._staging is None:
+            self._staging = self._new_staging()
 
     def _new_staging(self) -> Staging[M] | None:
         if not self.plan.slots:
@@ -595,33 +705,48 @@ class GpuTiers(Generic[M]):
             if run.executor is Executor.STREAM and self.host.resident(run.blocks[0]) is not None
         ]
 
+    def _can_leave(self) -> set[int]:
+        """Blocks that are to leave the GPU, and are in RAM by now or are not to come there."""
+        leaving = self._in_vram - self.plan.vram - self._coming.keys()
+        heads = {block.index for block in self.head_blocks}
+        return leaving - heads if heads & self._coming.keys() else leaving  # they are one matrix
+
+    def _leave(self) -> None:
+        """Give back GPU memory of blocks that are not to stay there."""
+        for index in sorted(self._can_leave()):
+            self._drop(self.blocks[index])
+
     def _drop(self, block: Block) -> None:
         """Give the memory of a block on the GPU back, also of one that has not arrived."""
         index = block.index
-        self._forget({index} & self._coming.keys())
-        while any(copy.index == index for copy in self._copying):
-            self._copying[0].ended.wait()
-            self._note_copies()
+        if index in self._left_to_copy:
+            self._forget({index} & self._coming.keys())
+        self._finish_copies(index)
         self._left_to_copy.pop(index, None)
         self._in_vram.discard(index)
         self._device.synchronize()  # a pass may still use it
         self._memory.drop(block)
         self._version += 1
 
-    def _promote(self, wait_s: float) -> None:
-        """Let blocks come to the GPU that have no memory there yet, a few at a time."""
+    def _promote(self, wait_s: float) -> DeviceMemoryError | None:
+        """Let blocks come to the GPU that have no memory there yet, a few at a time, once others have left.
+
+        What the GPU answered where it has no memory for the next one.
+        """
         while self._promoting and (wait_s or self._promoting[0][1].done):
             index, sent = self._promoting.popleft()
             sent.wait()
             self._came_to_vram(index)
+        if self._in_vram - self.plan.vram:
+            return None
         under_way = sum(self.blocks[index].n_bytes for index, _ in self._promoting)
+        under_way += sum(self._left_to_copy.values())
         while self._to_promote and under_way < _MOVING_BYTES:
             block = self.blocks[self._to_promote[0]]
             try:
                 self._memory.add(block)
             except DeviceMemoryError as error:
-                self._stay_below(error)
-                return
+                return error
             self._to_promote.popleft()
             under_way += block.n_bytes
             native = self.host.resident(block)
@@ -630,22 +755,50 @@ class GpuTiers(Generic[M]):
                 continue
             self._link.send_block(block.pieces, native, self._memory.places(block))
             self._promoting.append((block.index, self._link.record()))
+        return None
 
     def _stay_below(self, error: DeviceMemoryError) -> None:
-        """The GPU's memory is not there: what was to be promoted stays below."""
+        """The GPU's memory is not there: as much as was to be promoted stays below."""
         stay = frozenset(self._to_promote)
         self._to_promote.clear()
-        vram = self.plan.vram - stay
-        below = plan(self.blocks, self.budgets.ram - self._host_kv, None, apart=vram)
-        self.plan = replace(self.plan, vram=vram, host=below)
-        self._wait_for_copies()
-        self._retarget(vram, below)
-        self._version += 1
         self.note(
             f"{len(stay)} blocks stay out of the GPU's memory: {shown_bytes(error.free)} are free there, "
             "since another program has taken some",
             TierEventKind.WARNING,
         )
+        try:
+            self._go_to(self._plan_without(stay), self.budgets)
+        except MemoryError:
+            self.note(_NO_MEMORY, TierEventKind.WARNING)
+
+    def _plan_without(self, stay: frozenset[int]) -> TierPlan:
+        """A plan that takes less GPU memory by what some blocks take; wishes for it may not hold."""
+        less = self.plan.vram_bytes - sum(self.blocks[index].n_bytes for index in stay)
+        for rules in (self.rules, [rule for rule in self.rules if rule.tier != Tier.VRAM]):
+            with suppress(BudgetError):
+                return self._replan(self.budgets._replace(vram=less), rules)
+        vram = self.plan.vram - stay
+        room = max(self.budgets.ram - self._host_kv, least_memory(self.blocks, None, vram))
+        return replace(
+            self.plan,
+            vram=vram,
+            host=plan(self.blocks, room, None, apart=vram),
+            streamed=self.plan.streamed | stay & frozenset(self.plan.layer_blocks),
+        )
+
+    def _give_memory_back(self) -> None:
+        """Give way to other programs in RAM; what leaves it does not come back by itself."""
+        before = self.host.plan
+        self.host.before_pass()
+        if self.host.plan is before:
+            return
+        self._forget_withdrawn()
+        among, room = self.host.plan.resident, self.host.snapshot().budget_bytes
+        room = max(room, least_memory(self.blocks, among, self.plan.vram))
+        below = plan(self.blocks, room, None, among=among, apart=self.plan.vram)
+        self.plan = replace(self.plan, host=below)
+        self.budgets = self.budgets._replace(ram=room + self._host_kv)
+        self._version += 1
 
     def _wait_for_copies(self) -> None:
         """Nothing is copied from memory that may go."""
@@ -662,15 +815,18 @@ class GpuTiers(Generic[M]):
         needed = self._pressure.to_yield()
         if needed is None:
             return
+        before = self.plan.vram
         try:
             plan = self._replan(self.budgets._replace(vram=self.budgets.vram - needed), self.rules)
+            if plan.vram == before:
+                return
+            self._go_or_stay(plan, self.budgets)
         except BudgetError as error:  # the model stays as it is
             self.note(f"another program needs the GPU's memory: {error}", TierEventKind.WARNING)
             return
-        if plan.vram == self.plan.vram:
-            return
-        fewer = len(self.plan.vram) - len(plan.vram)
-        self._go_to(plan, self.budgets)
+        except MemoryError:
+            self.note(_NO_MEMORY, TierEventKind.WARNING)
+        fewer = len(before) - len(self.plan.vram)
         if fewer > 0:
             self.note(f"another program has taken GPU memory: {fewer} blocks leave it", TierEventKind.WARNING)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from engine.cancel import CancelToken
 from engine.events import BlockPlace, Executor, Tier, TierSnapshot
 from engine.tiers.blocks import Block
 from engine.tiers.streamer import StreamStats
@@ -49,6 +50,13 @@ class Placement(Protocol):
         """Take in what is on its way, waiting for it so long at most; False when nothing is.
 
         For the engine's thread, while it has nothing else to do.
+        """
+        ...
+
+    def settle(self, cancel: CancelToken) -> None:
+        """Wait until all weights are where they are to stay, as who measures does.
+
+        Raises CancelledError, StreamError.
         """
         ...
 

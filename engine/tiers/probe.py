@@ -21,7 +21,7 @@ from engine.cancel import CancelToken
 from engine.errors import CancelledError, DeviceError, KernelError
 from engine.events import GpuFacts
 from engine.gguf import open_gguf
-from engine.machine import available_memory, cache_bytes, physical_cores, processor_name
+from engine.machine import available_memory, cache_bytes, cores_beside_gpu, physical_cores, processor_name
 from engine.tiers.budget import shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.rates import GpuMeasured, Measured, Rates, load_rates, save_rates
@@ -117,14 +117,14 @@ def probe_link(
 ) -> tuple[GpuMeasured | None, tuple[str, ...]]:
     """Measure an open GPU's link again and keep that in `rates_file`, in place of what is there of that GPU.
 
-    None with a notice where it cannot be measured. `threads` is by default the physical cores. Raises
+    None with a notice where it cannot be measured. `threads` is by default `cores_beside_gpu`. Raises
     DeviceError, CancelledError; OSError never.
     """
     try:
         device = _device()
     except ImportError:  # which the measurement of the processor tells
         return None, ()
-    threads = threads or physical_cores()
+    threads = threads or cores_beside_gpu()
     fingerprint = _fingerprint(device, threads)
     known = load_rates(rates_file, fingerprint) if rates_file else Measured()
     others = {

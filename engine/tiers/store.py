@@ -233,6 +233,9 @@ class TieredWeights:
         """Nothing is on its way that has to be taken in."""
         return False
 
+    def settle(self, cancel: CancelToken) -> None:
+        """Nothing is waited for: `load` has brought what stays."""
+
     @property
     def notices(self) -> tuple[str, ...]:
         """What a person should know about where the weights are."""
@@ -389,7 +392,7 @@ class TieredWeights:
         resident = self.plan.resident
         smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident, self._apart))
         if smaller >= self.plan.ram_bytes:
-            if self._events[-1].text != _NOTHING_LEFT:
+            if not self._events or self._events[-1].text != _NOTHING_LEFT:
                 self.note(_NOTHING_LEFT, TierEventKind.WARNING)
             return
         self._budget = smaller

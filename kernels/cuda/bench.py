@@ -339,7 +339,7 @@ def copy_rate_beside(
     """The same while this thread calls `beside` again and again, at least once; the link is never idle."""
     copies = _Copies(device, n_bytes)
     alone = copies.warm_up()
-    n_calls, longest = 0, 0.0
+    n_calls, longest, in_calls = 0, 0.0, 0.0
     copies.begin()
     while not n_calls or perf_counter() - copies.began < seconds:
         # So many that none is missing even if the next call takes twice as long as any before.
@@ -347,13 +347,13 @@ def copy_rate_beside(
         copies.put(_AHEAD * _LANES + int(ahead / copies.bytes_of_copy) - copies.n_pending)
         started = perf_counter()
         beside()
-        longest = max(longest, perf_counter() - started)
+        took = perf_counter() - started
+        longest, in_calls = max(longest, took), in_calls + took
         n_calls += 1
         copies.look()
-    elapsed = perf_counter() - copies.began
     if not copies.n_done:
         copies.wait_for_one()
-    result = CopiesBeside(copies.rate, n_calls, elapsed)
+    result = CopiesBeside(copies.rate, n_calls, in_calls)
     copies.drain()
     return result
 

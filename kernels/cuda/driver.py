@@ -32,6 +32,8 @@ _BLOCKING_SYNC, _DISABLE_TIMING = 1, 2
 """CUevent_flags: a host that waits sleeps."""
 _NON_BLOCKING = 1
 """CUstream_flags: not ordered with the default stream."""
+_HASTY = -5
+"""Priority of a stream: the highest that any GPU has."""
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 _CAPTURE_RELAXED = 2
 """Other threads may allocate meanwhile, and this one may load a kernel."""
@@ -52,7 +54,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamCreateWithPriority": (POINTER(c_void_p), c_uint, c_int),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
@@ -255,9 +257,9 @@ class Driver:
     # ---- streams
 
     def create_stream(self) -> int:
-        """A stream of its own."""
+        """A stream of its own, whose kernels go before those of others that have not begun."""
         stream = c_void_p()
-        self.call("cuStreamCreate", byref(stream), _NON_BLOCKING)
+        self.call("cuStreamCreateWithPriority", byref(stream), _NON_BLOCKING, _HASTY)
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:

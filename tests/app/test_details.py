@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.conversation import Conversation
-from engine import SamplingParams
+from engine import GenerationStats, SamplingParams
 from tests.app.driving import running
 
 
@@ -31,7 +31,7 @@ from tests.app.driving import running
         ),
         (
             {"backend": "cuda sm_90", "gpu": "NVIDIA H200", "vram_budget": 20_000_000_000},
-            ["cuda sm_90", "NVIDIA H200", "video memory", "20.0 GB"],
+            ["cuda sm_90", "NVIDIA H200", "video memory", "20.0 GB", "2.5 GB copied"],
             ["memory for weights"],
         ),
         ({"changes": 5}, ["sampling"], ["from token"]),
@@ -46,6 +46,7 @@ async def test_what_made_a_reply(
         conversation.add("user", "question")
         reply = conversation.add("assistant", "answer")
         reply.sampling, reply.made_by = SamplingParams(), made_by
+        reply.stats = GenerationStats(h2d_bytes=2_500_000_000 if "vram_budget" in made_by else 0)
         await driver.chat.show_conversation()
         driver.chat.action_turn_details()
         await driver.until(lambda: "written" in driver.screen_text(), "the details")

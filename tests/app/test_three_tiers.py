@@ -36,7 +36,7 @@ async def test_where_the_processor_computes_the_gpu_has_no_budget(home: Path) ->
     async with running(Script(tiers=tiers())) as driver:
         await driver.ready()
         await _command(driver, "/vram 3G")
-        await driver.until(lambda: "the processor computes this model" in driver.screen_text(), "why")
+        await driver.until(lambda: "no GPU computes this model" in driver.screen_text(), "why")
         assert driver.engine.vram_budgets == []
 
 

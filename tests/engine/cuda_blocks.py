@@ -32,9 +32,10 @@ class Built:
     """A model on a device, with weights in all that a layout says is there."""
 
     def __init__(self, device: Device, wanted: Wanted, **changes: Any) -> None:
-        """With `changes` of the layout of the whole model."""
+        """With `changes` of the layout of the whole model; nothing comes over a link, so without buffers."""
         self.device, self.wanted, self.config = device, wanted, wanted.config
-        layout: DeviceLayout = whole_layout(wanted.config, wanted.chunk)._replace(**changes)
+        whole = whole_layout(wanted.config, wanted.chunk)
+        layout: DeviceLayout = whole._replace(**{"staging_bytes": 0, **changes})
         self.model = DeviceModel(device, wanted, launch_settings.load(device), layout)
         self.model.kv.fill(device)
         self.put(self.model.weights.places)

@@ -80,7 +80,7 @@ def test_a_cell_of_a_gpu_has_its_ceilings_and_the_share_of_the_host(
     assert cell.bandwidth_share == pytest.approx(cell.weight_gb_s / 900)  # type: ignore[operator]
     assert cell.host_share is not None
     assert 0 <= cell.host_share < 1
-    assert (cell.threads, cell.h2d_bytes, cell.nvme_read_bytes, cell.stall_ms) == (0, 0, 0, 0)
+    assert (cell.threads, cell.h2d_bytes, cell.nvme_read_bytes, cell.stall_ms) == (1, 0, 0, 0)
     assert cell.prefill_tok_s is not None
     assert cell.decode_tok_s is not None
     assert opened[0].closed

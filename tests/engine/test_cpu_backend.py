@@ -53,6 +53,6 @@ def test_a_cancelled_token_stops_the_pass(tmp_path: Path) -> None:
 
 def test_a_block_without_its_matrices_is_refused(tmp_path: Path) -> None:
     with opened(write_tiny_model(tmp_path / "m.gguf")) as model:
-        model.backend._model.place(1, cpu.LAYER_TENSORS.index("ffn_up"), None)
+        model.backend._blocks._model.place(1, cpu.LAYER_TENSORS.index("ffn_up"), None)
         with pytest.raises(ValueError, match="nowhere"):
             model.hidden(IDS, 0, model.backend.new_kv(64), CancelToken())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,18 +24,21 @@ from engine import (
     Precision,
     Request,
     SamplingParams,
+    StreamError,
     Tier,
+    TierSnapshot,
     preview_model,
 )
 from engine.backends import gpus
 from engine.errors import CancelledError
+from engine.events import GpuFacts
 from engine.loading import LoadedModel, load_model
 from kernels import errors as kernel_errors
 from kernels.cuda.devices import DeviceFacts, NoDevice
 from kernels.quant_types import QuantType
 from tests.engine.asking import GREEDY, user, wait, wait_for
 from tests.engine.cuda_models import GPU, Borrowed
-from tests.engine.tiers.faulty_disk import nothing_leaks
+from tests.engine.tiers.faulty_disk import nothing_leaks, spoil
 from tests.kernels.cuda.emulated_device import EmulatedDevice, compiler_missing
 from tests.tiny_gguf import CHATML, write_tiny_model
 
@@ -56,7 +61,7 @@ class Emulated:
         monkeypatch.setattr(gpus, "devices", lambda: self.found)
         monkeypatch.setattr("engine.backends.select.open_gpu", self._open)
 
-    def _open(self, device: str | None, cache_dir: Path | None) -> tuple[Any, gpus.GpuFacts]:
+    def _open(self, device: str | None, cache_dir: Path | None) -> tuple[Any, GpuFacts]:
         facts = gpus.gpu_facts(gpus.choose_gpu(device))
         # As much as an open GPU takes; what a test opens lives as long as its model.
         self.opened.append(Borrowed(EmulatedDevice(), free=self.free, name=GPU.name))
@@ -182,14 +187,15 @@ def test_a_cupy_that_cannot_be_loaded_is_one_line_with_its_cause(
 def test_a_model_that_does_not_fit_goes_to_the_cpu_with_figures(emulated: Emulated, model: Path) -> None:
     emulated.free = 100 << 20
     (notice,) = notices_of(model)
-    assert notice.startswith("the CPU computes: the model does not fit the memory of Testcard 9000: ")
-    assert "and the budget is 94 MB of 105 MB that are free" in notice
-    with pytest.raises(BudgetError, match="does not fit the memory"):
+    assert notice.startswith("the CPU computes: the GPU memory budget of 94 MB is too little: ")
+    assert "give at least" in notice
+    with pytest.raises(BudgetError, match="GPU memory budget of 94 MB is too little"):
         load(model, device="cuda")
     emulated.free = None
-    (notice,) = notices_of(model, vram_budget=Budget(50_000_000))
-    assert "the budget is 50 MB" in notice
+    notice, unused = notices_of(model, vram_budget=Budget(50_000_000))
+    assert "the GPU memory budget of 50 MB is too little" in notice
     assert "(--vram-budget)" in notice
+    assert unused == "no GPU computes, so this has no effect: --vram-budget"
     assert not any(emulated.used_bytes)
 
 
@@ -198,12 +204,12 @@ def test_a_kv_type_that_changes_nothing_is_told(emulated: Emulated, model: Path)
     (notice,) = notices_of(model, kv_type=KVType.Q8_0, precision=Precision.FLOAT)
     assert notice == "the cache is float32 in float precision: q8_0 changes nothing"
     (notice,) = notices_of(model, kv_type=KVType.Q8_0, device="cpu")
-    assert notice == "the CPU keeps its cache as before: q8_0 is for a GPU"
+    assert notice == "no GPU computes, so this has no effect: --kv-type"
 
 
-def test_a_budget_for_a_gpu_that_does_not_compute_is_told(emulated: Emulated, model: Path) -> None:
-    (notice,) = notices_of(model, vram_budget=Budget(50_000_000), device="cpu")
-    assert notice == "no GPU computes: a budget for its memory changes nothing (--vram-budget)"
+def test_wishes_for_a_gpu_that_does_not_compute_are_told(emulated: Emulated, model: Path) -> None:
+    (notice,) = notices_of(model, vram_budget=Budget(50_000_000), gpu_layers=1, device="cpu")
+    assert notice == "no GPU computes, so this has no effect: --vram-budget, --gpu-layers"
 
 
 @pytest.mark.parametrize(
@@ -236,14 +242,14 @@ def test_stages_are_told_and_rise(emulated: Emulated, model: Path) -> None:
         "reading the header",
         "looking at the GPU",
         "compiling CUDA kernels",
-        "reading the weights",
         "preparing the backend",
         "building the tokenizer",
     ]
 
 
 @pytest.mark.parametrize(
-    "stage", ["looking at the GPU", "compiling CUDA kernels", "reading the weights", "building the tokenizer"]
+    "stage",
+    ["looking at the GPU", "compiling CUDA kernels", "preparing the backend", "building the tokenizer"],
 )
 def test_a_load_that_is_stopped_gives_everything_back(emulated: Emulated, model: Path, stage: str) -> None:
     token = CancelToken()
@@ -276,7 +282,7 @@ def test_a_preview_says_what_loading_will(emulated: Emulated, model: Path) -> No
     small = preview_model(model, options)
     assert (small.device, small.vram_bytes, small.problem) == ("", 0, "")
     assert small.ram_bytes
-    assert "does not fit" in preview_model(model, replace(options, device="cuda")).problem
+    assert "is too little" in preview_model(model, replace(options, device="cuda")).problem
     assert preview_model(model, options, freed_vram_bytes=used).device == "Testcard 9000"
     emulated.found = NoDevice("no driver", has_driver=False)
     assert preview_model(model, options).ram_bytes == small.ram_bytes
@@ -302,7 +308,7 @@ def test_replies_are_those_of_the_cpu(emulated: Emulated, engine: Engine, model:
     ours = replies(engine, LoadOptions(model, **options))
     assert emulated.opened
     snapshot = engine.snapshot
-    assert (snapshot.backend, snapshot.threads, snapshot.notices) == ("cuda sm_90", 0, ())
+    assert (snapshot.backend, snapshot.threads, snapshot.notices) == ("cuda sm_90", 1, ())
     tiers = snapshot.tiers
     assert tiers is not None
     assert tiers.gpu is not None
@@ -312,14 +318,188 @@ def test_replies_are_those_of_the_cpu(emulated: Emulated, engine: Engine, model:
     assert ours == replies(engine, LoadOptions(model, device="cpu", **options))
 
 
-def test_a_memory_budget_changes_nothing_and_says_so(emulated: Emulated, engine: Engine, model: Path) -> None:
-    engine.load(LoadOptions(model, context=64, vram_budget=Budget(900_000_000)))
+def settled(engine: Engine) -> TierSnapshot:
+    """Where everything is once nothing moves any more."""
+
+    def all_there() -> bool:
+        tiers = engine.snapshot.tiers
+        return tiers is not None and tiers.settled and engine.snapshot.load_progress == 1
+
+    wait_for(all_there)
+    tiers = engine.snapshot.tiers
+    assert tiers is not None
+    return tiers
+
+
+def tiers_in(snapshot: TierSnapshot) -> set[Tier]:
+    return {place.tier for place in snapshot.blocks}
+
+
+@pytest.fixture(scope="session")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More blocks than a ring takes."""
+    path = tmp_path_factory.mktemp("gpu") / "deep.gguf"
+    return write_tiny_model(path, quant_type=QuantType.Q8_0, chat_template=CHATML, layers=6)
+
+
+def refused(engine: Engine, what: str) -> str:
+    """The notice that says so."""
+    found: list[str] = []
+
+    def told() -> bool:
+        found[:] = [text for text in engine.snapshot.notices if f"the {what} was not changed" in text]
+        return bool(found)
+
+    wait_for(told)
+    assert "\n" not in found[0]
+    return found[0]
+
+
+def test_a_model_answers_before_all_of_it_is_there(
+    emulated: Emulated, engine: Engine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.tiers.direct_io import DirectFiles
+
+    fill, go_on = DirectFiles.fill, threading.Event()
+
+    def slow(self: DirectFiles, *arguments: Any) -> None:
+        assert go_on.wait(30)
+        fill(self, *arguments)
+
+    monkeypatch.setattr(DirectFiles, "fill", slow)
+    engine.load(LoadOptions(model, context=64, threads=1))
     wait_for(lambda: engine.snapshot.state is EngineState.READY)
-    assert engine.snapshot.vram_budget == Budget(900_000_000)
-    engine.set_ram_budget(Budget(10))
-    wait_for(lambda: bool(engine.snapshot.notices))
-    assert engine.snapshot.notices == ("the GPU holds all of the model: a memory budget changes nothing",)
+    now = engine.snapshot
+    assert now.load_progress == 0
+    assert now.tiers is not None
+    assert not now.tiers.settled
+    assert tiers_in(now.tiers) == {Tier.NVME}
+    reply = engine.ask(Request(user("hello"), max_tokens=2))
+    wait_for(lambda: engine.snapshot.state is EngineState.GENERATING)
+    go_on.set()
+    assert wait(reply).error is None
+    assert tiers_in(settled(engine)) == {Tier.VRAM}
+
+
+def test_budgets_and_places_change_while_the_model_is_loaded(
+    emulated: Emulated, engine: Engine, deep: Path
+) -> None:
+    options: dict[str, Any] = {"context": 64, "precision": Precision.FLOAT}
+    engine.load(LoadOptions(deep, threads=1, device="cuda", **options))
+    request = Request(user("hello"), sampling=GREEDY, max_tokens=4)
+    expected = wait(engine.ask(request)).token_ids
+    assert tiers_in(settled(engine)) == {Tier.VRAM}
+
+    engine.set_vram_budget(Budget(1000))
+    least = refused(engine, "GPU memory budget").split("at least ")[1].split("M")[0]
+    assert engine.snapshot.vram_budget is None
+    engine.set_vram_budget(small := Budget(int(least) * 10**6))
+    wait_for(lambda: engine.snapshot.vram_budget == small)
+    shared = settled(engine)
+    assert tiers_in(shared) == {Tier.VRAM, Tier.RAM}
+    assert shared.vram_used_bytes <= shared.vram_budget_bytes == small.n_bytes
+    assert any("do not fit the GPU's memory" in notice for notice in engine.snapshot.notices)
+    assert wait(engine.ask(request)).token_ids == expected
+
+    engine.set_ram_budget(Budget(1000))
+    assert "--ram-budget" in refused(engine, "memory budget")
+    assert engine.snapshot.ram_budget is None
+    assert engine.snapshot.vram_budget == small
+    assert settled(engine).blocks == shared.blocks
+    assert wait(engine.ask(request)).token_ids == expected
+
+    engine.set_vram_budget(None)
+    wait_for(lambda: engine.snapshot.vram_budget is None)
+    assert tiers_in(settled(engine)) == {Tier.VRAM}
+    index = next(i for i, place in enumerate(shared.blocks) if place.kind == "feed_forward")
+    for tier in (Tier.NVME, Tier.RAM):
+        engine.pin_block(index, tier)
+        wait_for(lambda: settled(engine).blocks[index].tier is tier)  # noqa: B023  called at once
+        assert wait(engine.ask(request)).token_ids == expected
+    engine.pin_block(index, None)
+    wait_for(lambda: tiers_in(settled(engine)) == {Tier.VRAM})
+    assert wait(engine.ask(request)).token_ids == expected
+
+
+def test_without_the_c_kernels_a_gpu_computes_what_it_holds_whole(
+    emulated: Emulated, engine: Engine, deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(user("hello"), sampling=GREEDY, max_tokens=4)
+    options = LoadOptions(deep, context=64, threads=1, device="cuda")
+    engine.load(options)
+    expected = wait(engine.ask(request)).token_ids
+    monkeypatch.setitem(sys.modules, "engine.backends.host_blocks", None)
+    engine.load(options)
+    assert wait(engine.ask(request)).token_ids == expected  # before all of it is there
+    used = settled(engine).vram_used_bytes
+    engine.set_vram_budget(Budget(used - (1 << 20)))
+    assert "C kernels that would compute the rest are not installed" in refused(engine, "GPU memory budget")
+    assert wait(engine.ask(request)).token_ids == expected
+    engine.load(replace(options, vram_budget=Budget(used - (1 << 20))))
+    wait_for(lambda: engine.snapshot.state is EngineState.FAILED)
+    assert "the model does not fit the GPU, and the C kernels" in engine.snapshot.error
+
+
+def test_the_backend_of_a_gpu_is_imported_without_the_c_kernels() -> None:
+    program = "import sys; sys.modules['kernels.cpu'] = None; import engine.backends.cuda_open"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_a_gpu_its_budget_and_places_change_nothing_and_say_so(engine: Engine, model: Path) -> None:
+    engine.load(LoadOptions(model, context=64, threads=1, device="cpu"))
+    engine.set_vram_budget(Budget(900_000_000))
+    wait_for(lambda: engine.snapshot.notices == ("no GPU computes: a budget for its memory changes nothing",))
+    assert engine.snapshot.vram_budget is None
+    engine.pin_block(0, Tier.VRAM)
+    wait_for(lambda: any("placed by hand" in notice for notice in engine.snapshot.notices))
     assert wait(engine.ask(Request(user("hello"), max_tokens=2))).error is None
+
+
+def test_a_file_that_cannot_be_read_any_more_fails_replies_until_it_can(
+    emulated: Emulated, engine: Engine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(user("hello"), sampling=GREEDY, max_tokens=2)
+    with monkeypatch.context() as patched:
+        spoil(patched, "EIO")
+        engine.load(LoadOptions(model, context=64, threads=1))
+        for _ in range(2):
+            assert isinstance(wait(engine.ask(request)).error, StreamError)
+        tiers = engine.snapshot.tiers
+        assert tiers is not None
+        assert any("could not be read" in event.text for event in tiers.events)
+    assert wait(engine.ask(request)).error is None
+    assert tiers_in(settled(engine)) == {Tier.VRAM}
+
+
+def test_who_waits_for_all_weights_is_told_when_they_cannot_be_read(
+    emulated: Emulated, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nothing_leaks():
+        with monkeypatch.context() as patched:
+            spoil(patched, "EIO")
+            loaded = load(model)
+            with pytest.raises(StreamError):
+                loaded.settle(CancelToken())
+        loaded.settle(CancelToken())
+        assert loaded.backend.tiers is not None
+        assert tiers_in(loaded.backend.tiers.snapshot()) == {Tier.VRAM}
+        loaded.close()
+        del loaded
+
+
+def test_a_gpu_that_fails_while_weights_move_is_told_in_one_line(
+    emulated: Emulated, engine: Engine, deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.load(LoadOptions(deep, context=64, threads=1))
+    settled(engine)
+
+    def fail(*arguments: object) -> None:
+        raise kernel_errors.DeviceError("an illegal address")
+
+    monkeypatch.setattr(Borrowed, "synchronize", fail, raising=False)
+    engine.pin_block(1, Tier.RAM)
+    told = "the GPU failed: an illegal address; start Tiercel again, or let the CPU compute (--device cpu)"
+    wait_for(lambda: told in engine.snapshot.notices)
 
 
 def test_an_unloaded_model_leaves_nothing_on_the_gpu(emulated: Emulated, model: Path) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.backends.cuda import CudaBackend
 from engine.cancel import CancelToken
 from engine.config import ExecutorChoice, Precision
 from engine.events import Executor, Tier
 from engine.model import Transformer
-from engine.tiers.gpu_tiers import Budgets
-from engine.tiers.wishes import parse_place
+from engine.tiers.gpu_tiers import Budgets, GpuTiers
+from engine.tiers.wishes import parse_place, wanted_tiers
 from kernels.cuda.device import Device
 from kernels.quant_types import QuantType
 from tests.engine.conftest import open_numpy
@@ -37,6 +38,13 @@ PLACES = {
     "some on disk": "blk.0.ffn=nvme,blk.2.ffn=ram,blk.3.ffn=nvme",
     "the head in memory": "head=ram,blk.1.ffn=ram",
 }
+COMBINATIONS = (
+    ("llama", ExecutorChoice.STREAM, Precision.FLOAT),
+    ("llama", ExecutorChoice.CPU, Precision.FAST),
+    ("gemma3", ExecutorChoice.STREAM, Precision.FAST),
+    ("gemma3", ExecutorChoice.CPU, Precision.FLOAT),
+)
+"""With every place; any two of model, executor, precision and place come together."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +60,24 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     return write
 
 
+@pytest.fixture(scope="module")
+def on_numpy(write: Write) -> Callable[[str], np.ndarray]:
+    """`all_logits` of a model, computed only once."""
+
+    @functools.cache
+    def logits(name: str) -> np.ndarray:
+        return all_logits(open_numpy(write(name), precision=Precision.FLOAT))
+
+    return logits
+
+
+@pytest.fixture(scope="module")
+def resident(device: Device, write: Write) -> np.ndarray:
+    """`all_logits` of the first model where all of it is on the GPU."""
+    with opened_on(device, write("llama")) as model:
+        return all_logits(model)
+
+
 @pytest.fixture(autouse=True)
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Buffers of the link that a tiny block does not fit, so that it crosses in several copies."""
@@ -62,6 +88,18 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def close(ours: np.ndarray, expected: np.ndarray, tolerance: float) -> bool:
     return bool(np.max(np.abs(ours - expected)) < tolerance * np.max(np.abs(expected)))
+
+
+def tiers_of(model: Transformer) -> GpuTiers[Any]:
+    tiers = model.backend.tiers
+    assert isinstance(tiers, GpuTiers)
+    return tiers
+
+
+def prompt_logits(model: Transformer) -> np.ndarray:
+    """The first rows of `all_logits`."""
+    kv = model.backend.new_kv(64)
+    return model.logits(model.hidden(IDS[:16], 0, kv, GO_ON), GO_ON)
 
 
 def all_logits(model: Transformer, ids: list[int] = IDS) -> np.ndarray:
@@ -77,72 +115,83 @@ def all_logits(model: Transformer, ids: list[int] = IDS) -> np.ndarray:
     return np.concatenate([*prompt, *steps, *edits])
 
 
-@pytest.mark.parametrize("precision", [Precision.FAST, Precision.FLOAT])
-@pytest.mark.parametrize("executor", [ExecutorChoice.STREAM, ExecutorChoice.CPU])
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "executor", "precision"), COMBINATIONS)
 def test_logits_are_those_of_numpy(
-    device: Device, write: Write, name: str, place: str, executor: ExecutorChoice, precision: Precision
+    device: Device,
+    write: Write,
+    on_numpy: Callable[[str], np.ndarray],
+    name: str,
+    place: str,
+    executor: ExecutorChoice,
+    precision: Precision,
 ) -> None:
-    path, rules = write(name), parse_place(PLACES[place])
-    expected = all_logits(open_numpy(path, precision=Precision.FLOAT))
-    with opened_on(device, path, place=rules, executor=executor, precision=precision) as model:
+    rules = parse_place(PLACES[place])
+    with opened_on(device, write(name), place=rules, executor=executor, precision=precision) as model:
         ours = all_logits(model)
-        shown = model.backend.tiers.snapshot()
-    assert close(ours, expected, FAST if precision is Precision.FAST else FLOAT)
+        shown = tiers_of(model).snapshot()
+    assert close(ours, on_numpy(name), FAST if precision is Precision.FAST else FLOAT)
     tiers = {block.tier for block in shown.blocks}
     assert {Tier.VRAM, Tier.RAM} <= tiers and (Tier.NVME in tiers) == ("nvme" in PLACES[place])
     assert shown.settled
 
 
-def test_streamed_is_resident_bit_for_bit(device: Device, write: Write) -> None:
+def test_the_processor_computes_at_any_position(device: Device, write: Write) -> None:
+    logits = []
+    for rules in ((), parse_place("blk.0-3.ffn=ram"), parse_place("blk.2.ffn=nvme")):
+        with opened_on(
+            device,
+            write("llama"),
+            max_context=512,
+            place=rules,
+            executor=ExecutorChoice.CPU,
+            precision=Precision.FLOAT,
+        ) as model:
+            kv = model.backend.new_kv(512)
+            passes = [(0, 3), (300, 301), (301, 304), (504, 512)]
+            logits.append([model.logits(model.hidden(IDS[: b - a], a, kv, GO_ON), GO_ON) for a, b in passes])
+    for ours in logits[1:]:
+        assert all(close(mine, whole, FLOAT) for mine, whole in zip(ours, logits[0], strict=True))
+
+
+def test_streamed_is_resident_bit_for_bit(device: Device, write: Write, resident: np.ndarray) -> None:
     path = write("llama")
-    with opened_on(device, path) as model:
-        expected = all_logits(model)
     rules = parse_place("blk.0-3.ffn=ram,blk.1.attn=ram")
     with opened_on(device, path, place=rules, executor=ExecutorChoice.STREAM, prefetch=2) as model:
         again = [all_logits(model) for _ in range(2)]
-        places = model.backend.tiers.snapshot().blocks
-    assert all(np.array_equal(each, expected) for each in again)
+        places = tiers_of(model).snapshot().blocks
+    assert all(np.array_equal(each, resident) for each in again)
     assert sum(block.executor is Executor.STREAM for block in places) == 5
 
 
 def test_a_pass_while_the_model_loads_is_that_of_later(device: Device, write: Write) -> None:
     path, rules = write("llama"), parse_place("blk.0-3.ffn=ram")
     with opened_on(device, path, place=rules, executor=ExecutorChoice.STREAM, settled=False) as model:
-        assert not model.backend.tiers.settled
+        assert not tiers_of(model).settled
         first, later = all_logits(model), all_logits(model)
     assert np.array_equal(first, later)
 
 
-def test_blocks_move_while_passes_run(device: Device, write: Write) -> None:
-    path = write("llama")
-    with opened_on(device, path) as model:
-        expected = all_logits(model)
-    stream = ExecutorChoice.STREAM
-    with opened_on(device, path, executor=stream) as model:
-        assert isinstance(model.backend, CudaBackend)
-        tiers = model.backend.tiers
+def test_blocks_move_while_passes_run(device: Device, write: Write, resident: np.ndarray) -> None:
+    places = ("blk.0-3.ffn=ram", "blk.1.ffn=ram,blk.2.ffn=nvme,blk.3.attn=ram", "blk.0.ffn=nvme")
+    with opened_on(device, write("llama"), executor=ExecutorChoice.STREAM) as model:
+        tiers = tiers_of(model)
         assert tiers.whole
-        for place in ("blk.0-3.ffn=ram", "blk.1.ffn=ram,blk.2.ffn=nvme,blk.3.attn=ram", "blk.0.ffn=nvme"):
-            tiers.change(tiers.budgets, parse_place(place))
-            assert np.array_equal(all_logits(model), expected)
-            while tiers.pump(0.05):
-                pass
-            wanted = {rule.first for rule in parse_place(place)}
-            assert {b.layer for b in tiers.snapshot().blocks if b.tier is not Tier.VRAM} >= wanted - {0, 3}
-            assert np.array_equal(all_logits(model), expected)
-        tiers.change(tiers.budgets, ())
-        assert np.array_equal(all_logits(model), expected)
-        while tiers.pump(0.05):
-            pass
+        for rules in (*map(parse_place, places), ()):
+            tiers.change(tiers.budgets, rules)
+            assert np.array_equal(prompt_logits(model), resident[:16])
+            tiers.settle(GO_ON)
+            shown = tiers.snapshot().blocks
+            outside = {index for index, block in enumerate(shown) if block.tier is not Tier.VRAM}
+            assert outside == wanted_tiers(rules, tiers.blocks).keys()
+            assert np.array_equal(prompt_logits(model), resident[:16])
         assert tiers.whole
-        assert np.array_equal(all_logits(model), expected)
+        assert np.array_equal(all_logits(model), resident)
 
 
 def test_a_budget_that_is_too_small_changes_nothing(device: Device, write: Write) -> None:
     with opened_on(device, write("llama")) as model:
-        tiers = model.backend.tiers
+        tiers = tiers_of(model)
         before = tiers.snapshot().blocks
         with pytest.raises(Exception, match="GPU memory"):
             tiers.change(Budgets(vram=1 << 20, ram=tiers.budgets.ram))

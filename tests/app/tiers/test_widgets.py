@@ -535,6 +535,17 @@ async def test_it_follows_the_engine_and_closes(key: str) -> None:
         assert not screen.is_current
 
 
+async def test_another_size_of_the_window_leaves_no_gaps() -> None:
+    shown = now(mixed(30)[-1])
+    async with screened((120, 40), lambda: shown) as pilot:
+        whole = seen(pilot)
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert seen(pilot) == whole
+
+
 async def test_the_arrows_move_the_cursor_where_the_screen_scrolls() -> None:
     shown = now(REPLY[-1])
     async with screened((80, 20), lambda: shown) as pilot:
