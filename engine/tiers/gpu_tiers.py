@@ -404,7 +404,7 @@ class GpuTiers(Generic[M]):
         self.ready([block], cancel)
         assert self._staging is not None, "a plan with streamed blocks has a ring"
         if not self._staging.has(block):
-            self._staging.follow(self._to_stage(self._runs))
+            self._staging.follow(self._to_stage(self._runs), at=block)
         return self._staging.take(block)
 
     def release(self, block: Block) -> None:

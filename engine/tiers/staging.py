@@ -64,10 +64,12 @@ class Staging(Generic[M]):
         self._copies: deque[_Span] = deque()
         self._waits: deque[_Span] = deque()
 
-    def follow(self, blocks: Sequence[Block]) -> None:
-        """Copy these, in their order and round and round, from now on."""
+    def follow(self, blocks: Sequence[Block], *, at: Block | None = None) -> None:
+        """Copy these, in their order and round and round, from now on; in mid-pass from `at` on."""
         self._blocks = {block.index: block for block in blocks}
         self._order.follow(tuple(self._blocks))
+        if at is not None:
+            self._order.aim(at.index)
         self.fill()
 
     def has(self, block: Block) -> bool:
