@@ -43,7 +43,7 @@ from engine import (
     open_gguf,
     parse_budget,
 )
-from engine.machine import physical_cores
+from engine.machine import cores_beside_gpu
 from engine.model_config import read_model_config
 from engine.requirements import main_weight_type
 from engine.tiers.blocks import weight_blocks
@@ -79,6 +79,8 @@ class Configuration(NamedTuple):
     link_limit: float | None = None
     """Bytes per second."""
     executor: ExecutorChoice = ExecutorChoice.AUTO
+    context: int = 1024
+    """Tokens that the cache has room for."""
     limit_s: float = 90.0
     """When its process is stopped."""
 
@@ -104,6 +106,7 @@ class Subject:
         return LoadOptions(
             self.model,
             device=self.device,
+            context=chosen.context,
             threads=chosen.threads,
             ram_budget=parse_budget(chosen.ram) if chosen.ram else None,
             vram_budget=parse_budget(chosen.vram) if chosen.vram else None,
@@ -141,10 +144,12 @@ def speed(subject: Subject) -> None:
 
 
 def speed_and_prompts(subject: Subject) -> None:
-    """Decode steps, and prompts of 512 and 4,096 tokens."""
+    """Decode steps, and prompts of 512 tokens, and of 4,096 where there is room."""
     with _settled(subject) as engine:
         _measure_steps(subject, engine)
         for n_tokens, times in ((512, 3), (4096, 2)):
+            if n_tokens >= subject.configuration.context:
+                break
             _prompt(engine, n_tokens, seed=n_tokens)
             runs = [_prompt(engine, n_tokens, seed=n_tokens + n) for n in range(1, times + 1)]
             middle = sorted(runs, key=lambda run: run["seconds"])[len(runs) // 2]
@@ -266,7 +271,7 @@ def cold(subject: Subject) -> None:
 
 def links(subject: Subject) -> None:
     """What this machine gives now: memory, products, disk, the way to the GPU alone and beside the CPU."""
-    threads = subject.configuration.threads or physical_cores()
+    threads = subject.configuration.threads or cores_beside_gpu()
     with closing(open_gguf(subject.model)) as gguf:
         blocks = weight_blocks(gguf, read_model_config(gguf))
     types = {piece.quant_type for block in blocks for piece in block.pieces}
@@ -294,9 +299,12 @@ def links(subject: Subject) -> None:
 
 
 CONFIGURATIONS = {
-    "links": Configuration("rates with all cores", links),
+    "links": Configuration("rates with the cores that are used beside a GPU", links),
     "links-4": Configuration("rates with 4 threads", links, threads=4),
-    "auto": Configuration("24 GB of VRAM, the planner chooses", speed_and_prompts, "24G", limit_s=120),
+    "auto": Configuration("24 GB of VRAM, the planner chooses", speed_and_prompts, "24G"),
+    "long": Configuration(
+        "the same with room for 4,608 tokens", speed_and_prompts, "24G", context=4608, limit_s=120
+    ),
     "stream": Configuration("24 GB of VRAM, all else streamed", speed, "24G", executor=ExecutorChoice.STREAM),
     "cpu": Configuration(
         "24 GB of VRAM, the CPU computes all else", speed, "24G", executor=ExecutorChoice.CPU

@@ -78,7 +78,7 @@ def measure_ops(
                 f"{loaded.backend.name} computes this model, and only a GPU's operations are timed by "
                 "themselves: name a GPU with --device cuda, or leave out --ops"
             )
-        if not gpu.tiers.whole:
+        if not gpu.tiers.where.whole:
             raise DeviceError(
                 "only a model that is in the GPU's memory whole is timed by its operations: choose a smaller "
                 "one, give more memory (--vram-budget), or leave out --ops"

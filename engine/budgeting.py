@@ -39,9 +39,9 @@ def change_ram_budget(loaded: LoadedModel, budget: Budget | None, stopped: Calla
             loaded.model.config,
             options,
             loaded.info.max_context,
-            available_memory() + tiers.host.plan.ram_bytes,
+            available_memory() + tiers.where.host.plan.ram_bytes,
         )
-        budgets = tiers.budgets._replace(ram=room.weights)
+        budgets = tiers.where.budgets._replace(ram=room.weights)
         if _changed(loaded, tiers, "memory budget", lambda: tiers.change(budgets)):
             loaded.options, loaded.budget_notices = options, room.notices
         return True
@@ -73,7 +73,7 @@ def change_vram_budget(loaded: LoadedModel, budget: Budget | None) -> bool:
         loaded.budget_notices = (_NO_VRAM,)
         return True
     options = replace(loaded.options, vram_budget=budget)
-    budgets = tiers.budgets._replace(vram=granted_bytes(options, tiers.vram_available))
+    budgets = tiers.where.budgets._replace(vram=granted_bytes(options, tiers.vram_available))
     if _changed(loaded, tiers, "GPU memory budget", lambda: tiers.change(budgets)):
         loaded.options, loaded.budget_notices = options, ()
     return True
@@ -85,13 +85,13 @@ def pin_block(loaded: LoadedModel, index: int, tier: Tier | None) -> bool:
     if not isinstance(tiers, GpuTiers):
         loaded.budget_notices = (_NO_GPU,)
         return True
-    block = tiers.blocks[index]
+    block = tiers.where.blocks[index]
     layer, kind = block.layer or 0, "" if block.layer is None else str(block.kind)
     pinned = PlaceRule("blk" if kind else str(block.kind), layer, layer, kind, str(tier or Tier.VRAM))
-    rules = tuple(rule for rule in tiers.rules if replace(rule, tier=pinned.tier) != pinned)
+    rules = tuple(rule for rule in tiers.where.rules if replace(rule, tier=pinned.tier) != pinned)
     if tier is not None:
         rules = (*rules, pinned)
-    if _changed(loaded, tiers, f"place of {block.name}", lambda: tiers.change(tiers.budgets, rules)):
+    if _changed(loaded, tiers, f"place of {block.name}", lambda: tiers.change(tiers.where.budgets, rules)):
         loaded.options = replace(loaded.options, place=rules)
     return True
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from kernels import cpu
 from kernels.quant_types import QuantType, row_bytes
@@ -30,6 +31,8 @@ _MOST_MEMORY_COLUMNS = 16
 """Up to so many columns the whole matrix is used."""
 _READ_BYTES = 1 << 28
 _READ_PASSES = 5
+_STARTED_BYTES = 1 << 20
+"""Read to see how long a call takes to start its threads."""
 
 
 class ProductTimes(NamedTuple):
@@ -45,20 +48,28 @@ class ProductTimes(NamedTuple):
     """Of each repetition."""
 
 
-def read_bandwidth(threads: int, before_each: Callable[[], None] = lambda: None) -> float:
-    """Bytes per second of plain reads from memory on so many threads: the best of several passes.
+def read_bandwidth(
+    threads: int, before_each: Callable[[], None] = lambda: None, *, n_bytes: int = _READ_BYTES
+) -> float:
+    """Bytes per second of plain reads of so much memory on so many threads: the best of several passes.
 
-    What `before_each` raises before a pass ends the measurement.
+    `n_bytes` is a multiple of 8 and larger than the caches. What `before_each` raises before a pass ends the
+    measurement.
     """
     # Written, as pages that never were are all the same page of zeros.
-    data = np.ones(_READ_BYTES, np.uint8)
-    passes = []
-    for _ in range(_READ_PASSES):
-        before_each()
-        start = perf_counter()
-        cpu.read_bytes(data, threads)
-        passes.append(perf_counter() - start)
-    return data.size / min(passes)
+    data = np.ones(n_bytes, np.uint8)
+
+    def seconds(part: npt.NDArray[np.uint8]) -> float:
+        passes = []
+        for _ in range(_READ_PASSES):
+            before_each()
+            start = perf_counter()
+            cpu.read_bytes(part, threads)
+            passes.append(perf_counter() - start)
+        return min(passes)
+
+    whole_s, start_s = seconds(data), seconds(data[:_STARTED_BYTES])
+    return (data.size - _STARTED_BYTES) / max(whole_s - start_s, whole_s / 2)
 
 
 def time_products(

@@ -145,7 +145,7 @@ class CudaBackend:
         asks.
         """
         self.name = f"cuda sm_{device.compute_capability}"
-        if not tiers.wants_whole:
+        if not tiers.where.wants_whole:
             self.name += " + cpu"
         self.reason = reason
         self.threads = threads
@@ -191,8 +191,8 @@ class CudaBackend:
         runs = self.tiers.begin_pass(len(ids))
         x.of.end = start_pos + len(ids)
         if self._mixed is None:  # all are to come: there is nobody else to compute
-            self.tiers.ready(self.tiers.blocks, cancel)
-        if self._mixed is not None and not self.tiers.whole:
+            self.tiers.ready(self.tiers.where.blocks, cancel)
+        if self._mixed is not None and not self.tiers.where.whole:
             with self._timed():
                 x.of.states, x.of.on_host = self._mixed.run(runs, ids, start_pos, kv, cancel)
         elif len(ids) > MOST_IDS:
@@ -296,7 +296,7 @@ class CudaBackend:
         with self._timed():
             drawn = model.drawing.begin(model.step.logits[row], request)
         # Behind a row in the middle lies what the pass has computed of the rows after it.
-        begins = self.tiers.whole and position == x.of.end < self._kv.max_context
+        begins = self.tiers.where.whole and position == x.of.end < self._kv.max_context
         if begins:
             with self._timed():
                 continue_step(self.device, model.state, position)

@@ -20,6 +20,11 @@ class ModelMemory:
         """For this model."""
         self._model = model
 
+    @property
+    def slot_bytes(self) -> int:
+        """Of a slot that any layer block fits."""
+        return self._model.slot_bytes
+
     def places(self, block: Block) -> Mapping[str, Place]:
         """Where the tensors of a block that has memory there go."""
         weights = self._model.weights

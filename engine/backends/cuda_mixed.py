@@ -96,11 +96,12 @@ class MixedPasses:
         `host_kv_bytes` are keys and values of one position of one layer in the processor's memory.
         """
         self._device, self._model, self._tiers, self._processor = device, model, tiers, processor
+        self._where, self._host = tiers.where, tiers.where.host
         n_rows = max(model.layout.chunk, MOST_IDS)
         memory = device.pinned(n_rows * hidden_size * 4).view(np.float32)
         self._x = memory.reshape(n_rows, hidden_size)
         self._address = device.host_address(memory)
-        self._cpu_attention, self._host_kv_bytes = tiers.plan.cpu_attention, host_kv_bytes
+        self._cpu_attention, self._host_kv_bytes = tiers.where.plan.cpu_attention, host_kv_bytes
         self._last: Event | None = None
         """After all that was put on the GPU."""
         self._running: deque[Event] = deque()
@@ -122,12 +123,12 @@ class MixedPasses:
         if self._last is not None:
             self._last.wait()  # a pass that was stopped may still use the memory of its hidden states
         x = self._x[:n_tokens]
-        x[:] = self._processor.embed(self._tiers.host.embedding_rows(token_ids), n_tokens)
+        x[:] = self._processor.embed(self._host.embedding_rows(token_ids), n_tokens)
         begin_step(self._device, self._model.state, start_pos, token_ids[: self._ids_in(n_tokens)].tolist())
         # Without attention the processor has no cache, and where its rows are does not matter to it.
         at = self._processor.positions(start_pos if self._cpu_attention else 0, n_tokens)
         this = _Pass(n_tokens, at, kv, cancel, x)
-        head_on_gpu = self._tiers.head_on_gpu
+        head_on_gpu = self._where.head_on_gpu
         on_gpu = False
         try:
             for run, following in zip(runs, [*runs[1:], None], strict=True):
@@ -145,7 +146,7 @@ class MixedPasses:
                 if on_gpu:
                     self._device.record().wait()
                 return States(None, x)
-            self._tiers.ready(self._tiers.head_blocks, cancel, on_gpu=True)
+            self._tiers.ready(self._where.head_blocks, cancel, on_gpu=True)
             if not on_gpu:
                 self._compute((), this, arrives=True, leaves=False)
             source = self._model.step.x if n_tokens <= MOST_IDS else self._prompt.x
@@ -162,9 +163,9 @@ class MixedPasses:
 
     def head(self, x: Float32Array, logits: Float32Array, cancel: CancelToken) -> None:
         """Final norm and output projection by the processor, of x [R, D] in its memory -> logits [R, V]."""
-        most, streamed = self._processor.max_tokens, self._tiers.host.plan.streamed
-        self._tiers.ready([block for block in self._tiers.head_blocks if block.index not in streamed], cancel)
-        for rows in self._tiers.host.head(cancel):
+        most, streamed = self._processor.max_tokens, self._host.plan.streamed
+        self._tiers.ready([block for block in self._where.head_blocks if block.index not in streamed], cancel)
+        for rows in self._host.head(cancel):
             for first in range(0, len(x), most):
                 self._processor.head(x[first : first + most], rows, logits[first : first + most])
 
@@ -176,7 +177,7 @@ class MixedPasses:
     # -- on the GPU
 
     def _on_gpu(self, run: Run, this: _Pass, *, arrives: bool, leaves: bool) -> None:
-        for part, is_last in _parts(run, whole=self._tiers.settled and this.n_tokens <= MOST_IDS):
+        for part, is_last in _parts(run, whole=self._where.settled and this.n_tokens <= MOST_IDS):
             if run.executor is Executor.STREAM:
                 matrices = [self._tiers.take(block, this.cancel) for block in part]
             else:
@@ -226,23 +227,23 @@ class MixedPasses:
         """Blocks in memory that follow each other are one call."""
         waiting: list[Block] = []
         for block in run.blocks:
-            if block.index not in self._tiers.host.plan.streamed:
+            if block.index not in self._host.plan.streamed:
                 self._tiers.ready([block], this.cancel)
                 waiting.append(block)
                 continue
             self._multiply(waiting, this)
             waiting = []
-            self._processor.put(block, self._tiers.host.acquire(block, this.cancel))
+            self._processor.put(block, self._host.acquire(block, this.cancel))
             try:
                 self._multiply([block], this)
             finally:
-                self._tiers.host.release(block)
+                self._host.release(block)
         self._multiply(waiting, this)
 
     def _multiply(self, blocks: Sequence[Block], this: _Pass) -> None:
         if not blocks:
             return
-        for block, matrices in self._tiers.host.take_new():
+        for block, matrices in self._host.take_new():
             self._processor.put(block, matrices)
         first = number_of(blocks[0])
         assert this.kv.host is not None, "it came from `with_host`"

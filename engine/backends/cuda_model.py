@@ -22,6 +22,7 @@ from engine.backends.cuda_weights import (
     allocate_embedding,
     allocate_head,
     allocate_weights,
+    block_bytes,
     block_in,
 )
 from engine.cancel import CancelToken
@@ -150,6 +151,11 @@ class DeviceModel:
             self.landing = None
         if landing and self.landing is None:
             self.landing = self._device.empty(slot_bytes, np.uint8)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a slot that any layer block fits."""
+        return max(block_bytes(self._source, number) for number in range(2 * self.n_layers))
 
     def in_slot(self, slot: int, number: int) -> BlockMatrices:
         """A block's matrices in one of the slots, or `LANDING`: always the same object, so that graphs serve

@@ -36,12 +36,12 @@ from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import DirectFiles
 from engine.tiers.gpu_planner import plan_tiers
-from engine.tiers.gpu_tiers import Budgets, GpuTiers
+from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.link import Link
 from engine.tiers.loader import Loader, slot_bytes
 from engine.tiers.rates import Rates
 from engine.tiers.store import TieredWeights
-from engine.tiers.tier_plan import GpuSizes, TierPlan
+from engine.tiers.tier_plan import Budgets, GpuSizes, TierPlan
 from engine.tiers.wishes import PlaceRule
 from kernels.cuda.device import Kernel
 from kernels.cuda.sampling import MOST_IDS
@@ -155,7 +155,7 @@ def _open(
         )
         mixed = _shared_passes(device, on_device, tiers, model)
         planner.must_be_whole = mixed is None
-        if tiers.wants_whole:
+        if tiers.where.wants_whole:
             on_device.step.prepare(1, on_device.kv)
         if on_device.prompt is not None:
             on_device.prompt.warm_up()
@@ -258,13 +258,13 @@ def _shared_passes(
     try:
         from engine.backends.host_blocks import HostBlocks
     except ImportError as error:
-        if tiers.wants_whole:
+        if tiers.where.wants_whole:
             return None
         raise errors.DeviceError(
             "the model does not fit the GPU, and the C kernels that would compute the rest are not installed "
             f"({error}); install a C compiler and then Tiercel again (make setup)"
         ) from error
-    plan = tiers.plan
+    plan = tiers.where.plan
     processor = HostBlocks(
         weights,
         config,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
 """Size of what is multiplied, between them twice the caches."""
+_LEAST_READ = 16 << 20
+"""Memory that is read even where next to none is free."""
 _TRIALS = 5
 _REQUEST_BYTES, _IN_FLIGHT = 4 << 20, 4
 """As the streamer reads."""
@@ -255,7 +257,7 @@ def probe_memory(
             lambda part: cpu.matmul(x, part, quant_type, threads=threads), matrix, matrix[:one_row], cancel
         )
 
-    dram = read_bandwidth(threads, lambda: _check(cancel))
+    dram = read_bandwidth(threads, lambda: _check(cancel), n_bytes=max(_matrix_bytes(), _LEAST_READ) // 8 * 8)
     return dram, {quant_type: product_rate(quant_type) for quant_type in types}
 
 

@@ -1,6 +1,6 @@
 """The staging ring in a GPU's memory: blocks that do not stay there pass through it, copied ahead of use.
 
-Knows slots, copies and what they wait for; does not know which blocks are streamed (`gpu_tiers`) nor what is
+Knows slots, copies and what they wait for; does not know which blocks are streamed (`one_use`) nor what is
 computed. Which block goes into which slot, and when, is said by `staging_order`. The engine's thread never
 waits for a copy from memory: the GPU does, and the ring notes for how long.
 """

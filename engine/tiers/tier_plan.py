@@ -1,4 +1,4 @@
-"""What a model takes on a GPU by its parts, and a plan that shares its blocks out over three tiers.
+"""What a model may take, what its parts take on a GPU, and a plan that shares blocks out over three tiers.
 
 Knows bytes and indices of blocks; does not choose (`gpu_planner` does).
 """
@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.events import Executor
 from engine.tiers.planner import Plan
+
+
+class Budgets(NamedTuple):
+    """What a model may take; bytes."""
+
+    vram: int
+    """Of the GPU, everything counted."""
+    ram: int
+    """For weights and ring in RAM, and keys and values there."""
 
 
 @dataclass(frozen=True, slots=True)

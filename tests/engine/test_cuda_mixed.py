@@ -14,7 +14,8 @@ from engine.cancel import CancelToken
 from engine.config import ExecutorChoice, Precision
 from engine.events import Executor, Tier
 from engine.model import Transformer
-from engine.tiers.gpu_tiers import Budgets, GpuTiers
+from engine.tiers.gpu_tiers import GpuTiers
+from engine.tiers.tier_plan import Budgets
 from engine.tiers.wishes import parse_place, wanted_tiers
 from kernels.cuda.device import Device
 from kernels.quant_types import QuantType
@@ -167,7 +168,7 @@ def test_streamed_is_resident_bit_for_bit(device: Device, write: Write, resident
 def test_a_pass_while_the_model_loads_is_that_of_later(device: Device, write: Write) -> None:
     path, rules = write("llama"), parse_place("blk.0-3.ffn=ram")
     with opened_on(device, path, place=rules, executor=ExecutorChoice.STREAM, settled=False) as model:
-        assert not tiers_of(model).settled
+        assert not tiers_of(model).where.settled
         first, later = all_logits(model), all_logits(model)
     assert np.array_equal(first, later)
 
@@ -176,16 +177,16 @@ def test_blocks_move_while_passes_run(device: Device, write: Write, resident: np
     places = ("blk.0-3.ffn=ram", "blk.1.ffn=ram,blk.2.ffn=nvme,blk.3.attn=ram", "blk.0.ffn=nvme")
     with opened_on(device, write("llama"), executor=ExecutorChoice.STREAM) as model:
         tiers = tiers_of(model)
-        assert tiers.whole
+        assert tiers.where.whole
         for rules in (*map(parse_place, places), ()):
-            tiers.change(tiers.budgets, rules)
+            tiers.change(tiers.where.budgets, rules)
             assert np.array_equal(prompt_logits(model), resident[:16])
             tiers.settle(GO_ON)
             shown = tiers.snapshot().blocks
             outside = {index for index, block in enumerate(shown) if block.tier is not Tier.VRAM}
-            assert outside == wanted_tiers(rules, tiers.blocks).keys()
+            assert outside == wanted_tiers(rules, tiers.where.blocks).keys()
             assert np.array_equal(prompt_logits(model), resident[:16])
-        assert tiers.whole
+        assert tiers.where.whole
         assert np.array_equal(all_logits(model), resident)
 
 
@@ -194,5 +195,5 @@ def test_a_budget_that_is_too_small_changes_nothing(device: Device, write: Write
         tiers = tiers_of(model)
         before = tiers.snapshot().blocks
         with pytest.raises(Exception, match="GPU memory"):
-            tiers.change(Budgets(vram=1 << 20, ram=tiers.budgets.ram))
+            tiers.change(Budgets(vram=1 << 20, ram=tiers.where.budgets.ram))
         assert tiers.snapshot().blocks == before

@@ -69,7 +69,7 @@ def test_nothing_is_lost_while_blocks_move(
         if n_passes % 7 == 0:
             assert isinstance(self.backend, CudaBackend)
             text = next(places)
-            self.backend.tiers.change(self.backend.tiers.budgets, parse_place(text) if text else ())
+            self.backend.tiers.change(self.backend.tiers.where.budgets, parse_place(text) if text else ())
         return hidden(self, token_ids, start_pos, kv, cancel)
 
     with opened_on(device, path, max_context=context, chunk=1, settled=False) as model:

@@ -1,0 +1,276 @@
+"""From one plan to another while passes run: other budgets, other wishes, and memory that others take.
+
+Knows plans, and in which order blocks have to move for one to become true; does not choose (`gpu_planner`
+does), and carries nothing itself. Nothing here is called while a pass is under way: what a pass would look
+for is taken away only between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from engine.errors import BudgetError
+from engine.events import Tier, TierEventKind
+from engine.tiers.arrivals import Arrivals
+from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
+from engine.tiers.budget import shown_bytes
+from engine.tiers.one_use import OneUse
+from engine.tiers.planner import Plan, least_memory, plan
+from engine.tiers.pressure import VramPressure
+from engine.tiers.showing import Showing
+from engine.tiers.tier_plan import Budgets, TierPlan
+from engine.tiers.vram_moves import VramMoves
+from engine.tiers.vram_order import FEWEST_SLOTS
+from engine.tiers.whereabouts import Whereabouts
+from engine.tiers.wishes import PlaceRule
+from kernels.errors import DeviceMemoryError
+
+Replan = Callable[[Budgets, Sequence[PlaceRule]], TierPlan]
+"""The plan for other budgets and rules. Raises BudgetError."""
+
+_NO_MEMORY = "memory ran out: some blocks are read from disk instead; close other programs"
+
+
+class Moves:
+    """Lets the blocks of one model move. One thread uses it."""
+
+    def __init__(
+        self,
+        where: Whereabouts,
+        arrivals: Arrivals,
+        vram: VramMoves,
+        one_use: OneUse[Any],
+        showing: Showing,
+        pressure: VramPressure,
+        replan: Replan,
+        host_kv: int,
+        slot_bytes: int,
+    ) -> None:
+        """`host_kv` bytes of the budget for RAM are not for weights; `pressure` tells of the GPU's memory.
+
+        Any layer block fits a slot of `slot_bytes`.
+        """
+        self._where, self._arrivals, self._vram = where, arrivals, vram
+        self._one_use, self._showing, self._pressure = one_use, showing, pressure
+        self._replan, self._host_kv, self._slot_bytes = replan, host_kv, slot_bytes
+
+    def change(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> None:
+        """Go over to the plan for other budgets and rules. Raises BudgetError, nothing having changed."""
+        where = self._where
+        self._go_or_stay(self._replan(budgets, rules), budgets)
+        where.rules = tuple(rules)
+        self._pressure.forget()
+        self._showing.note(
+            f"the budgets are {shown_bytes(budgets.vram)} of GPU memory and {shown_bytes(budgets.ram)} of "
+            f"memory for weights: {len(where.plan.vram)} of {len(where.blocks)} blocks are to be on the GPU"
+        )
+
+    def go_on(self, wait_s: float) -> None:
+        """Let go what can leave the GPU, and let come what has room there, waiting for copies if told to."""
+        self._vram.leave()
+        refused = self._vram.promote(wait_s)
+        if refused is not None:
+            self._stay_below(refused)
+
+    def settle(self) -> None:
+        """All is where it was wanted; what a promotion has made room for in RAM may come now."""
+        where = self._where
+        where.settled = True
+        try:
+            self._retarget(where.plan.vram, where.plan.host)
+        except MemoryError:
+            self._note_no_memory()
+        if not where.settled:
+            return
+        in_vram, in_ram = len(where.in_vram), len(where.in_ram)
+        self._showing.note(
+            f"{in_vram} of {len(where.blocks)} blocks are in the memory of the GPU, {in_ram} in RAM, "
+            f"{len(where.blocks) - in_vram - in_ram} are read from disk"
+        )
+
+    def before_pass(self) -> None:
+        """Give way to other programs, and have all memory that the next pass needs.
+
+        Raises DeviceMemoryError where there is none for the ring.
+        """
+        self._give_memory_back()
+        self._yield_memory()
+        self._vram.leave()
+        self._make_ring()
+
+    def wait_for_copies(self) -> None:
+        """See to it that nothing is copied from memory in RAM that may go."""
+        self._one_use.stop()
+        self._vram.finish()
+
+    # -- to another plan
+
+    def _go_or_stay(self, plan: TierPlan, budgets: Budgets) -> None:
+        """`_go_to`; raises BudgetError where the GPU has no memory for the ring, and then goes back."""
+        before = self._where.plan, self._where.budgets
+        try:
+            self._go_to(plan, budgets)
+        except DeviceMemoryError as error:
+            self._go_to(*before)
+            raise BudgetError(
+                f"copies of blocks need {shown_bytes(error.asked)} of GPU memory, and other programs have "
+                f"left {shown_bytes(error.free)}: close some"
+            ) from None
+
+    def _go_to(self, plan: TierPlan, budgets: Budgets) -> None:
+        """Let blocks move to where `plan` wants them. Raises MemoryError, DeviceMemoryError."""
+        where = self._where
+        self.wait_for_copies()
+        self._vram.drop(self._arrivals.to_gpu - plan.vram)  # what has not arrived is of no use
+        entering = plan.vram - where.in_vram - self._arrivals.to_gpu
+        # A block leaves RAM once it is in the GPU's memory, and that once it is in RAM.
+        from_ram = entering & where.in_ram
+        where.copied = (where.copied | where.plan.streamed) & from_ram
+        where.aim(plan, budgets)
+        where.settled = False
+        self._vram.want(entering)
+        self._retarget(plan.vram - from_ram, _with_residents(plan.host, [where.blocks[i] for i in from_ram]))
+        self._vram.leave()
+        self._make_ring()
+
+    def _retarget(self, apart: frozenset[int], chosen: Plan) -> None:
+        """Let memory hold what `chosen` says, with `apart` on the GPU; what is missing is read."""
+        where = self._where
+        room = where.budgets.ram - self._host_kv
+        for index, memory in where.host.retarget(apart, room, chosen).items():
+            coming = where.coming.get(index)
+            if coming is None or coming.into is not memory:
+                self._arrivals.forget({index})
+                self._arrivals.ask(where.blocks[index], memory)
+        self._forget_withdrawn()
+
+    def _forget_withdrawn(self) -> None:
+        """What there is no memory for in RAM any more does not come."""
+        to_ram = {index for index, coming in self._where.coming.items() if coming.into is not None}
+        self._arrivals.forget(to_ram - self._where.host.coming)
+
+    def _make_ring(self) -> None:
+        """Have the slots that the plan wants; where the GPU is full, blocks leave it for them."""
+        where = self._where
+        try:
+            self._one_use.make_ring()
+        except DeviceMemoryError as error:
+            leaving = where.in_vram - where.plan.vram
+            if leaving:
+                self._vram.drop(leaving)  # before they have come to RAM: a pass waits for them there
+                self._make_ring()
+                return
+            less = where.budgets._replace(vram=where.plan.vram_bytes - where.plan.ring_bytes)
+            try:
+                smaller = self._replan(less, where.rules)
+            except BudgetError:
+                last = self._last_blocks(where.plan.ring_bytes)
+                if not last:
+                    raise error from None
+                smaller = self._outside(last)
+            self._go_to(smaller, where.budgets)
+
+    # -- memory that is not there
+
+    def _stay_below(self, error: DeviceMemoryError) -> None:
+        """The GPU's memory is not there: as much as was to be promoted stays below."""
+        stay = self._vram.without_room
+        self._vram.want(frozenset())
+        self._showing.note(
+            f"{len(stay)} blocks stay out of the GPU's memory: {shown_bytes(error.free)} are free there, "
+            "since another program has taken some",
+            TierEventKind.WARNING,
+        )
+        try:
+            self._go_to(self._plan_without(stay), self._where.budgets)
+        except MemoryError:
+            self._note_no_memory()
+
+    def _plan_without(self, stay: frozenset[int]) -> TierPlan:
+        """A plan that takes less GPU memory by what some blocks take; wishes for it may not hold."""
+        where, blocks, rules = self._where, self._where.blocks, self._where.rules
+        less = where.plan.vram_bytes - sum(blocks[index].n_bytes for index in stay)
+        for kept in (rules, [rule for rule in rules if rule.tier != Tier.VRAM]):
+            with suppress(BudgetError):
+                return self._replan(where.budgets._replace(vram=less), kept)
+        return self._outside(stay)
+
+    def _last_blocks(self, n_bytes: int) -> frozenset[int]:
+        """Layer blocks on the GPU that make room for so many bytes, or all there are; attention last."""
+        where = self._where
+        found: set[int] = set()
+        layer_blocks = [block for block in where.blocks if block.layer is not None]
+        for block in sorted(
+            reversed(layer_blocks), key=lambda block: block.kind is not BlockKind.FEED_FORWARD
+        ):
+            if n_bytes > 0 and block.index in where.plan.vram:
+                found.add(block.index)
+                n_bytes -= block.n_bytes
+        return frozenset(found)
+
+    def _outside(self, blocks_outside: frozenset[int]) -> TierPlan:
+        """The present plan but for some blocks that the GPU copies for every step instead."""
+        where, blocks = self._where, self._where.blocks
+        vram = where.plan.vram - blocks_outside
+        room = max(where.budgets.ram - self._host_kv, least_memory(blocks, None, vram))
+        return replace(
+            where.plan,
+            vram=vram,
+            host=plan(blocks, room, None, apart=vram),
+            streamed=where.plan.streamed | blocks_outside & frozenset(where.plan.layer_blocks),
+            slots=where.plan.slots or FEWEST_SLOTS,
+            slot_bytes=where.plan.slot_bytes or self._slot_bytes,
+            landing=True,
+        )
+
+    def _give_memory_back(self) -> None:
+        """Give way to other programs in RAM; what leaves it does not come back by itself."""
+        where, host = self._where, self._where.host
+        before = host.plan
+        host.before_pass()
+        if host.plan is before:
+            return
+        self._forget_withdrawn()
+        among, vram = host.plan.resident, where.plan.vram
+        room = max(host.snapshot().budget_bytes, least_memory(where.blocks, among, vram))
+        below = plan(where.blocks, room, None, among=among, apart=vram)
+        where.aim(replace(where.plan, host=below), where.budgets._replace(ram=room + self._host_kv))
+
+    def _yield_memory(self) -> None:
+        """Give way to other programs on the GPU, and take back what they have left."""
+        needed = self._pressure.to_yield()
+        if needed is None:
+            return
+        where, before = self._where, self._where.plan.vram
+        try:
+            plan = self._replan(where.budgets._replace(vram=where.budgets.vram - needed), where.rules)
+            if plan.vram == before:
+                return
+            self._go_or_stay(plan, where.budgets)
+        except BudgetError as error:  # the model stays as it is
+            self._showing.note(f"another program needs the GPU's memory: {error}", TierEventKind.WARNING)
+            return
+        except MemoryError:
+            self._note_no_memory()
+        fewer = len(before) - len(where.plan.vram)
+        if fewer > 0:
+            self._showing.note(
+                f"another program has taken GPU memory: {fewer} blocks leave it", TierEventKind.WARNING
+            )
+        else:
+            self._showing.note(f"GPU memory is free again: {-fewer} blocks come back")
+
+    def _note_no_memory(self) -> None:
+        self._showing.note(_NO_MEMORY, TierEventKind.WARNING)
+
+
+def _with_residents(below: Plan, blocks: Sequence[Block]) -> Plan:
+    """A plan that keeps some more blocks in memory, which are there already."""
+    return replace(
+        below,
+        resident=below.resident | {block.index for block in blocks},
+        resident_bytes=below.resident_bytes + sum(map(slot_bytes_for, blocks)),
+    )

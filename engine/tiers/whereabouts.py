@@ -1,0 +1,141 @@
+"""Where the blocks of a model on a GPU are, where they are to be, and so who computes each of them now.
+
+Knows facts, and what follows from them; moves nothing and does not choose. Those who read, move and plan note
+here what they have done, so that none of them has to know the others. All else only reads. The engine's
+thread changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.events import Executor
+from engine.tiers.blocks import Block, BlockKind
+from engine.tiers.route import Run, route
+from engine.tiers.store import TieredWeights
+from engine.tiers.tier_plan import Budgets, TierPlan
+from engine.tiers.wishes import PlaceRule
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Coming:
+    """A block that is being read."""
+
+    block: Block
+    into: list[Bytes] | None
+    """Memory in RAM; None where it goes on to the GPU."""
+    left: int
+    """Bytes that have not arrived."""
+    attempt: int
+    """In which it was asked for."""
+    error: Exception | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing more comes of it, and it is not whole."""
+        return self.error is not None and self.left <= 0
+
+
+class Whereabouts:
+    """Facts about the blocks of one model."""
+
+    def __init__(
+        self, host: TieredWeights, plan: TierPlan, budgets: Budgets, rules: tuple[PlaceRule, ...]
+    ) -> None:
+        """Nothing is anywhere yet but in the file. `host` has been planned for what is not on the GPU."""
+        self.host = host
+        self.blocks = host.blocks
+        self.head_blocks = [block for block in host.blocks if block.kind is BlockKind.HEAD]
+        self.plan, self.budgets, self.rules = plan, budgets, rules
+        """What is wanted, and the budgets and wishes that it was made for."""
+        self.in_vram: set[int] = set()
+        """Blocks that are in the GPU's memory, whole."""
+        self.coming: dict[int, Coming] = {}
+        """What is being read, by index of the block."""
+        self.copied: frozenset[int] = frozenset()
+        """Blocks that are copied for every step until they have been promoted."""
+        self.settled = False
+        """Whether every block is where the plan wants it."""
+        self.version = 0
+        """Counts what changes a route."""
+        self._routes: dict[bool, tuple[tuple[object, ...], tuple[Run, ...]]] = {}
+
+    # -- what has happened
+
+    def aim(self, plan: TierPlan, budgets: Budgets) -> None:
+        """Note that this is wanted from now on."""
+        self.plan, self.budgets = plan, budgets
+        self.version += 1
+
+    def came_to_vram(self, index: int) -> None:
+        """Note that a block is in the GPU's memory."""
+        self.in_vram.add(index)
+        self.version += 1
+
+    def left_vram(self, index: int) -> None:
+        """Note that a block is not there, or will not come."""
+        self.in_vram.discard(index)
+        self.version += 1
+
+    def came_to_ram(self, index: int) -> None:
+        """Note that a block is in the memory that `host` has reserved for it."""
+        self.host.arrived(index)
+        self.version += 1
+
+    # -- what follows
+
+    @property
+    def whole(self) -> bool:
+        """Whether all blocks are in the GPU's memory."""
+        return len(self.in_vram) == len(self.blocks)
+
+    @property
+    def wants_whole(self) -> bool:
+        """Whether all blocks are to be in the GPU's memory."""
+        return len(self.plan.vram) == len(self.blocks)
+
+    @property
+    def in_ram(self) -> set[int]:
+        """Blocks that are in RAM to stay."""
+        return {block.index for block in self.blocks if self.host.resident(block) is not None}
+
+    @property
+    def head_on_gpu(self) -> bool:
+        """Whether the output matrix is in the GPU's memory, or is nowhere else and has to be waited for."""
+        return all(block.index in self.in_vram for block in self.head_blocks) or any(
+            self._only_on_gpu(block) for block in self.head_blocks
+        )
+
+    def is_read(self, block: Block) -> bool:
+        """Whether a block is read from disk for every use."""
+        return block.index in self.host.plan.streamed
+
+    def executor(self, block: Block, prefill: bool) -> Executor:
+        """Who computes a layer block now."""
+        index, is_attention = block.index, block.kind is BlockKind.ATTENTION
+        if is_attention and block.layer in self.plan.cpu_attention:
+            return Executor.CPU
+        if index in self.in_vram or self._only_on_gpu(block):
+            return Executor.GPU
+        copied = prefill or is_attention or index in self.plan.streamed or index in self.copied
+        return Executor.STREAM if copied else Executor.CPU
+
+    def route(self, n_tokens: int) -> tuple[Run, ...]:
+        """The way of a pass of so many tokens through the layer blocks, as they lie now."""
+        prefill = n_tokens > self.plan.crossover
+        state = (self.version, self.host.plan)
+        known = self._routes.get(prefill)
+        if known is None or known[0] != state:
+            executors = {block.index: self.executor(block, prefill) for block in self.host.layer_blocks}
+            known = state, route(self.host.layer_blocks, executors)
+            self._routes[prefill] = known
+        return known[1]
+
+    def _only_on_gpu(self, block: Block) -> bool:
+        """Whether a block is to be in the GPU's memory and is not in RAM meanwhile."""
+        return block.index in self.plan.vram and self.host.resident(block) is None
