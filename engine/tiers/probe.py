@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -267,12 +268,12 @@ def _matrix_bytes() -> int:
 
 
 def _rate(call: Callable[[Bytes], object], data: Bytes, small: Bytes, cancel: CancelToken) -> float:
-    """Bytes per second, best of some trials.
+    """Bytes per second, the median of some trials: the best one is not what a model's passes find.
 
     A call starts its threads anew, which a model does only once: a call with little data is taken off.
     """
-    start_s = min(_seconds(call, small, cancel) for _ in range(_TRIALS))
-    whole_s = min(_seconds(call, data, cancel) for _ in range(_TRIALS))
+    start_s = median(_seconds(call, small, cancel) for _ in range(_TRIALS))
+    whole_s = median(_seconds(call, data, cancel) for _ in range(_TRIALS))
     return (data.size - small.size) / max(whole_s - start_s, whole_s / 2)
 
 

@@ -89,10 +89,12 @@ def test_rounding_of_activations_is_told_from_its_absence(float_precision: bool)
 
 
 def test_the_bandwidth_counts_the_bytes_of_the_best_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 4.0, 10.0, 12.0, 20.0, 25.0, 30.0, 37.0, 40.0, 44.0])
+    large = [0.0, 4.0, 10.0, 12.0, 20.0, 25.0, 30.0, 37.0, 40.0, 44.0]
+    small = [50.0, 51.0, 60.0, 60.5, 70.0, 71.0, 80.0, 81.0, 90.0, 91.0]
+    clock = iter([*large, *small])
     read = []
-    monkeypatch.setattr(bench, "_READ_BYTES", 4096)
+    monkeypatch.setattr(bench, "_STARTED_BYTES", 1024)
     monkeypatch.setattr(bench, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(cpu, "read_bytes", lambda data, threads: read.append((data.sum(), threads)))
-    assert bench.read_bandwidth(3) == 4096 / 2
-    assert read == [(4096, 3)] * 5
+    assert bench.read_bandwidth(3, n_bytes=4096) == (4096 - 1024) / (2 - 0.5)
+    assert read == [(4096, 3)] * 5 + [(1024, 3)] * 5

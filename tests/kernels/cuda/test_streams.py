@@ -32,8 +32,8 @@ class PaperCuda:
         """One whose functions are noted here."""
         driver = Driver.__new__(Driver)
         names = (
-            "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord",
-            "cuEventSynchronize", "cuEventDestroy_v2", "cuEventElapsedTime", "cuEventQuery",
+            "cuStreamCreateWithPriority", "cuStreamDestroy_v2", "cuStreamWaitEvent", "cuEventCreate",
+            "cuEventRecord", "cuEventSynchronize", "cuEventDestroy_v2", "cuEventElapsedTime", "cuEventQuery",
             "cuMemcpyHtoDAsync_v2",
         )  # fmt: skip
         driver._functions = {name: self._function(name) for name in names}
@@ -42,10 +42,10 @@ class PaperCuda:
 
     def _function(self, name: str) -> Any:
         def call(*arguments: Any) -> int:
-            if name in ("cuStreamCreate", "cuEventCreate"):
+            if name in ("cuStreamCreateWithPriority", "cuEventCreate"):
                 self._n_made += 1
                 arguments[0]._obj.value = self._n_made
-                self.calls.append((name, arguments[1]))
+                self.calls.append((name, *arguments[1:]))
             elif name == "cuEventElapsedTime":
                 arguments[0]._obj.value = 1500.0
                 self.calls.append((name, *arguments[1:]))
@@ -79,7 +79,7 @@ class Home:
 def test_a_lane_has_a_stream_of_its_own() -> None:
     cuda, home = PaperCuda(), Home()
     lane = CudaLane(cuda.driver(), home)
-    assert cuda.calls == [("cuStreamCreate", 1)]
+    assert cuda.calls == [("cuStreamCreateWithPriority", 1, -5)]
     lane.launch(KERNEL, 3, 128, np.int32(5), shared_bytes=16)
     host: Any = np.zeros(3)
     lane.copy_async(host, host)
@@ -98,7 +98,7 @@ def test_streams_wait_for_each_others_events() -> None:
     arrived = lane.record(timing=True)
     arrived.hold_back(MAIN)
     assert cuda.calls == [
-        ("cuStreamCreate", 1),
+        ("cuStreamCreateWithPriority", 1, -5),
         ("cuEventCreate", 3),
         ("cuEventRecord", 102, MAIN),
         ("cuStreamWaitEvent", 101, 102, 0),
