@@ -11,6 +11,8 @@ from collections.abc import Callable
 _INTERVAL_S = 1.0
 _CALM_S = 10.0
 """Memory that has become free is taken back only after so long, lest two programs chase each other."""
+_LEFT_FREE = 1 << 30
+"""So much, or half of what was free at the beginning if that is less, is kept free for others."""
 _STEP_BYTES = 256 << 20
 """Less is not worth a move."""
 
@@ -29,7 +31,7 @@ class VramPressure:
     def forget(self) -> None:
         """What others have taken so far is accounted for: a budget was chosen anew."""
         free, used = self._read()
-        self._ours, self._slack, self._yielded = free + used, free // 2, 0
+        self._ours, self._slack, self._yielded = free + used, free - min(free // 2, _LEFT_FREE), 0
 
     def to_yield(self) -> int | None:
         """Bytes of our budget that others need now; None when that has not changed."""

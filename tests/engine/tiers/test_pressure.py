@@ -42,6 +42,19 @@ def test_what_others_leave_us_is_no_reason_to_move() -> None:
         assert pressure.to_yield() is None
 
 
+def test_on_a_large_card_others_may_take_nearly_all_that_is_free() -> None:
+    card, theirs = Card(), 100 * GB
+
+    def read() -> tuple[int, int]:
+        return 100 * GB + FREE + USED - card.theirs - card.ours, card.ours
+
+    pressure = VramPressure(read, clock=lambda: card.now)
+    card.later(20, theirs=theirs)
+    assert pressure.to_yield() is None
+    card.later(20, theirs=theirs + FREE)
+    assert pressure.to_yield() == GB
+
+
 def test_what_others_take_beyond_half_of_what_was_free_is_yielded_once() -> None:
     card = Card()
     pressure = card.watched()
