@@ -64,7 +64,7 @@ def test_the_marks_are_met_however_ids_are_fed(
     if "emulated" in request.node.callspec.id:
         if chunk == 96 or reference.endswith("long_en") or precision is Precision.FLOAT:
             pytest.skip("too slow for the emulator")
-        n_ids = 10 if chunk > 1 else 2
+        n_ids = 6 if chunk > 1 else 2
     path = request.getfixturevalue(f"{fixture}_path")
     golden = shared_data / "golden" / f"{reference}.npz"
     result = distance(device, path, golden, n_ids, chunk, precision=precision)
