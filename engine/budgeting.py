@@ -39,7 +39,7 @@ def change_ram_budget(loaded: LoadedModel, budget: Budget | None, stopped: Calla
             loaded.model.config,
             options,
             loaded.info.max_context,
-            available_memory() + tiers.where.host.plan.ram_bytes,
+            available_memory() + tiers.ram_held,
         )
         budgets = tiers.where.budgets._replace(ram=room.weights)
         if _changed(loaded, tiers, "memory budget", lambda: tiers.change(budgets)):

@@ -55,7 +55,8 @@ class LoadOptions:
     context: int | None = None
     """KV cache length in tokens; None takes the smaller of the model's own and 8,192."""
     threads: int | None = None
-    """Threads of the CPU kernels; None takes the physical cores this process may use."""
+    """Threads of the CPU kernels; None takes the physical cores this process may use,
+    and beside a GPU leaves one in eight free."""
     precision: Precision = Precision.FAST
     """Arithmetic of activations and KV."""
     chunk: int | None = None

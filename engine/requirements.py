@@ -81,24 +81,14 @@ def room_for_weights(
     return Room(room, scratch, needed, notices)
 
 
-def room_for_gpu_host(
-    config: ModelConfig,
-    options: LoadOptions,
-    max_context: int,
-    available: int,
-    *,
-    n_cpu_layers: int = 0,
-    n_rows: int | None = None,
-) -> Room:
+def room_for_gpu_host(config: ModelConfig, options: LoadOptions, max_context: int, available: int) -> Room:
     """Divide what the budget grants beside a GPU; nothing is left for weights where that is too little.
 
-    The cache has only the layers whose KV is in memory. `n_rows`: tokens that the processor computes in one
-    pass at most; None counts a whole chunk.
+    No cache is counted: the planner takes that of layers whose KV is in memory from what is for weights.
     """
     budget, notices = _granted(options, available)
-    scratch = scratch_bytes(config, min(n_rows or options.chunk or DEFAULT_CHUNK, max_context))
-    kv = kv_bytes(config, max_context, options.precision) // config.n_layers * n_cpu_layers
-    return Room(max(0, budget - scratch - kv), scratch, kv, notices)
+    scratch = scratch_bytes(config, min(options.chunk or DEFAULT_CHUNK, max_context))
+    return Room(max(0, budget - scratch), scratch, 0, notices)
 
 
 def _granted(options: LoadOptions, available: int) -> tuple[int, tuple[str, ...]]:

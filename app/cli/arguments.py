@@ -36,7 +36,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=positive_int,
         metavar="N",
-        help="threads to compute on (default: the physical cores)",
+        help="threads to compute on (default: the physical cores; beside a GPU one in eight is left free)",
     )
     parser.add_argument(
         "--precision",

@@ -117,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_list_of(positive_int),
         metavar="N,N",
-        help="threads to compute on (default: the physical cores)",
+        help="threads to compute on (default: the physical cores; beside a GPU one in eight is left free)",
     )
     parser.add_argument(
         "-r", "--repetitions", type=positive_int, default=5, metavar="N", help="medians of so many (5)"

@@ -33,7 +33,7 @@ from engine.logits import DrawRequest, HostLogits, Logits, Penalties, checked
 from engine.tiers.gpu_tiers import GpuTiers
 from kernels.cuda.device import Array, Device, Event, Kernel
 from kernels.cuda.sampling import MOST_IDS, begin_step, continue_step
-from kernels.errors import DeviceError
+from kernels.errors import DeviceError, DeviceMemoryError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +46,11 @@ def _told(call: Callable[P, R]) -> Callable[P, R]:
     def calling(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return call(*args, **kwargs)
+        except DeviceMemoryError as error:
+            raise errors.DeviceError(
+                f"the GPU's memory is full: {error}; close the program that has taken it, or load the model "
+                "with less of it (--vram-budget)"
+            ) from error
         except DeviceError as error:
             raise errors.DeviceError(
                 f"the GPU failed: {error}; start Tiercel again, or let the CPU compute (--device cpu)"

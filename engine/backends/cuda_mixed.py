@@ -183,11 +183,13 @@ class MixedPasses:
             else:
                 self._tiers.ready(part, this.cancel)
                 matrices = [self._tiers.resident(block) for block in part]
-            self._compute(matrices, this, arrives=arrives, leaves=leaves and is_last)
+            try:
+                self._compute(matrices, this, arrives=arrives, leaves=leaves and is_last)
+            finally:
+                if run.executor is Executor.STREAM:
+                    for block in part:
+                        self._tiers.release(block)
             arrives = False
-            if run.executor is Executor.STREAM:
-                for block in part:
-                    self._tiers.release(block)
             if this.n_tokens > MOST_IDS:
                 self._running.append(self._device.record())
                 if len(self._running) > _RUNS_AHEAD:

@@ -100,7 +100,7 @@ class GpuTiers(Generic[M]):
             host_kv,
             memory.slot_bytes,
         )
-        host.before_evict = self._moves.wait_for_copies
+        host.before_evict = self._moves.let_go_of_memory
 
     # -- loading and moves
 
@@ -140,6 +140,17 @@ class GpuTiers(Generic[M]):
         Raises BudgetError, nothing having changed, and MemoryError.
         """
         self._moves.change(budgets, self.where.rules if rules is None else rules)
+
+    @property
+    def vram_available(self) -> int:
+        """Bytes of the GPU's memory that are free, or this model's."""
+        return sum(self._vram_use())
+
+    @property
+    def ram_held(self) -> int:
+        """Bytes of RAM that the plan gives to weights, without those that have not been read into it yet."""
+        to_ram = [coming for coming in self.where.coming.values() if coming.into is not None]
+        return self.where.host.plan.ram_bytes - sum(max(0, coming.left) for coming in to_ram)
 
     @property
     def _busy(self) -> bool:
@@ -218,11 +229,6 @@ class GpuTiers(Generic[M]):
         return self._arrivals.share
 
     @property
-    def vram_available(self) -> int:
-        """Bytes of the GPU's memory that are free, or this model's."""
-        return sum(self._vram_use())
-
-    @property
     def stats(self) -> StreamStats:
         """What passes have read from disk and copied to the GPU so far, and the waiting for it."""
         copy_stall_s = self._one_use.stalls.stall_s
@@ -251,5 +257,5 @@ class GpuTiers(Generic[M]):
         self._loader.close()
         with suppress(DeviceError):  # one that has failed copies nothing any more
             self._link.record().wait()
-        self.where.host.before_evict = lambda: None  # it refers to what refers to it
+        self.where.host.before_evict = lambda withdrawn: None  # it refers to what refers to it
         self.where.host.close()

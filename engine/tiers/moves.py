@@ -101,8 +101,12 @@ class Moves:
         self._vram.leave()
         self._make_ring()
 
-    def wait_for_copies(self) -> None:
-        """See to it that nothing is copied from memory in RAM that may go."""
+    def let_go_of_memory(self, withdrawn: frozenset[int]) -> None:
+        """Let nothing be copied from memory in RAM any more, or be read into that of `withdrawn` blocks."""
+        self._arrivals.forget(withdrawn)
+        self._wait_for_copies()
+
+    def _wait_for_copies(self) -> None:
         self._one_use.stop()
         self._vram.finish()
 
@@ -123,7 +127,7 @@ class Moves:
     def _go_to(self, plan: TierPlan, budgets: Budgets) -> None:
         """Let blocks move to where `plan` wants them. Raises MemoryError, DeviceMemoryError."""
         where = self._where
-        self.wait_for_copies()
+        self._wait_for_copies()
         self._vram.drop(self._arrivals.to_gpu - plan.vram)  # what has not arrived is of no use
         entering = plan.vram - where.in_vram - self._arrivals.to_gpu
         # A block leaves RAM once it is in the GPU's memory, and that once it is in RAM.
@@ -145,12 +149,6 @@ class Moves:
             if coming is None or coming.into is not memory:
                 self._arrivals.forget({index})
                 self._arrivals.ask(where.blocks[index], memory)
-        self._forget_withdrawn()
-
-    def _forget_withdrawn(self) -> None:
-        """What there is no memory for in RAM any more does not come."""
-        to_ram = {index for index, coming in self._where.coming.items() if coming.into is not None}
-        self._arrivals.forget(to_ram - self._where.host.coming)
 
     def _make_ring(self) -> None:
         """Have the slots that the plan wants; where the GPU is full, blocks leave it for them."""
@@ -188,6 +186,8 @@ class Moves:
             self._go_to(self._plan_without(stay), self._where.budgets)
         except MemoryError:
             self._note_no_memory()
+        except DeviceMemoryError as refused:  # the next pass tries again, and tells if it has to
+            self._showing.note(f"the ring for copies has no room: {refused}", TierEventKind.WARNING)
 
     def _plan_without(self, stay: frozenset[int]) -> TierPlan:
         """A plan that takes less GPU memory by what some blocks take; wishes for it may not hold."""
@@ -233,7 +233,6 @@ class Moves:
         host.before_pass()
         if host.plan is before:
             return
-        self._forget_withdrawn()
         among, vram = host.plan.resident, where.plan.vram
         room = max(host.snapshot().budget_bytes, least_memory(where.blocks, among, vram))
         below = plan(where.blocks, room, None, among=among, apart=vram)

@@ -118,6 +118,7 @@ class Staging(Generic[M]):
         """Wait until nothing is on the way, so that memory that is copied from may go."""
         for _, sent in self._filled.values():
             sent.wait()
+        self._filled.clear()
 
     def times(self) -> CopyTimes:
         """What copies and waits took that are over and were not told before."""

@@ -73,8 +73,9 @@ class TieredWeights:
         self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
         self._files, self._rates, self._budget = files, rates, budget
         self._watch, self._on_change = watch, on_change
-        self.before_evict: Callable[[], None] = lambda: None
-        """Called before memory is given up that a GPU may be copying from; to be set by who copies."""
+        self.before_evict: Callable[[frozenset[int]], None] = lambda withdrawn: None
+        """Called before memory is given up that a GPU may be copying from, or that the blocks it is told of
+        may be read into; to be set by who copies and reads."""
         self._events: deque[TierEvent] = deque(maxlen=_EVENTS_KEPT)
         self._n_events = 0
         self._past = StreamStats()
@@ -341,7 +342,7 @@ class TieredWeights:
         `budget` is another one if given, and `chosen` a plan made for both, taken instead of a new one.
         Blocks that do not stay leave memory at once. Returns writable memory, an array for each piece, of all
         blocks that are to come: what was reserved earlier is the same, and what is missing of that
-        was withdrawn. Each is to be filled by the caller and then told to have `arrived`, or to be withdrawn.
+        was withdrawn. Each is to be filled by the caller and then told to have `arrived`.
         Raises BudgetError, nothing having changed, and MemoryError, with a plan for what is in memory.
         """
         budget = self._budget if budget is None else budget
@@ -358,11 +359,6 @@ class TieredWeights:
                 raise
         return self._residents.reserved
 
-    @property
-    def coming(self) -> frozenset[int]:
-        """Blocks whose memory is reserved; what was returned by `retarget` and is missing was withdrawn."""
-        return frozenset(self._residents.reserved)
-
     def arrived(self, index: int) -> bool:
         """Use a block from now on whose bytes are in its reserved memory; False where it was withdrawn."""
         if index not in self._residents.reserved:
@@ -371,15 +367,6 @@ class TieredWeights:
         self._show_new(self.blocks[index])
         self._on_change(self.snapshot())
         return True
-
-    def withdraw(self, indices: frozenset[int]) -> None:
-        """Give up, between two passes, blocks that will not come: they are read for every pass from then on.
-
-        Nothing may be reading into their memory any more.
-        """
-        gone = indices & self._residents.reserved.keys()
-        if gone:
-            self._keep(self._residents.indices | self._residents.reserved.keys() - gone)
 
     def _keep(self, among: frozenset[int]) -> None:
         """Go over to a plan in which only these blocks stay."""
@@ -405,14 +392,14 @@ class TieredWeights:
 
     def _move_out(self, new: Plan) -> frozenset[int]:
         """Go over to a plan, giving up what does not stay in it; the blocks that went, or will not come."""
-        self.before_evict()
+        withdrawn = frozenset(self._residents.reserved.keys() - new.resident)
+        self.before_evict(withdrawn)
         if self._streamer is not None and _ring(new) != _ring(self.plan):
             self._streamer.close()
             self._past, self._streamer = self._past.plus(self._streamer.stats), None
         gone = self._residents.indices - new.resident
         for index in gone:
             self._residents.evict(index)
-        withdrawn = self._residents.reserved.keys() - new.resident
         for index in withdrawn:
             self._residents.withdraw(index)
         self._set_plan(new)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from engine.config import DEFAULT_CHUNK, LoadOptions, Precision
 from engine.gguf import open_gguf
-from engine.kv_cache import kv_bytes
 from engine.model_config import ModelConfig, read_model_config
 from engine.requirements import (
     DEFAULT_CONTEXT,
@@ -41,29 +40,22 @@ def config(path: Path) -> ModelConfig:
     return read_model_config(open_gguf(path))
 
 
-@given(
-    budget=st.integers(1, 20 * GB),
-    n_cpu_layers=st.integers(0, 6),
-    n_rows=st.none() | st.integers(1, 4096),
-    context=st.integers(1, 100_000),
-)
+@given(budget=st.integers(1, 20 * GB), context=st.integers(1, 100_000))
 def test_beside_a_gpu_the_parts_are_what_the_budget_grants(
-    config: ModelConfig, budget: int, n_cpu_layers: int, n_rows: int | None, context: int
+    config: ModelConfig, budget: int, context: int
 ) -> None:
     options = LoadOptions(Path("m.gguf"), ram_budget=Budget(budget))
-    room = room_for_gpu_host(config, options, context, 20 * GB, n_cpu_layers=n_cpu_layers, n_rows=n_rows)
-    assert room.kv == n_cpu_layers * kv_bytes(config, context, Precision.FAST) // config.n_layers
-    assert room.scratch == scratch_bytes(config, min(n_rows or DEFAULT_CHUNK, context))
-    assert room.weights == max(0, budget - room.kv - room.scratch)
+    room = room_for_gpu_host(config, options, context, 20 * GB)
+    assert room.scratch == scratch_bytes(config, min(DEFAULT_CHUNK, context))
+    assert (room.weights, room.kv) == (max(0, budget - room.scratch), 0)
     assert room.notices == ()
 
 
-def test_with_all_layers_on_the_processor_the_room_is_that_without_a_gpu(
-    path: Path, config: ModelConfig
-) -> None:
+def test_beside_a_gpu_the_room_is_that_without_one_and_its_cache(path: Path, config: ModelConfig) -> None:
     for options in (LoadOptions(path, chunk=7), LoadOptions(path, precision=Precision.FLOAT)):
         without = room_for_weights(weight_blocks(open_gguf(path), config), config, options, 96, GB)
-        assert room_for_gpu_host(config, options, 96, GB, n_cpu_layers=config.n_layers) == without
+        room = room_for_gpu_host(config, options, 96, GB)
+        assert room == without._replace(weights=without.weights + without.kv, kv=0)
 
 
 def test_a_budget_beyond_the_memory_is_told_as_without_a_gpu(path: Path, config: ModelConfig) -> None:

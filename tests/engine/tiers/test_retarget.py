@@ -84,6 +84,11 @@ class Host:
                 assert arrival.error is None
             assert self.tiers.arrived(index)
 
+    @property
+    def coming(self) -> frozenset[int]:
+        """Blocks whose memory is reserved."""
+        return frozenset(self.tiers._residents.reserved)
+
     def check(self, apart: frozenset[int]) -> None:
         """Every block that is not apart is here or can be had, and has the bytes of the file."""
         tiers, locked = self.tiers, 0
@@ -105,7 +110,7 @@ class Host:
                 assert all(self.pages.holds(view) for view in streamed)
                 tiers.release(block)
             else:
-                assert block.index in apart | tiers.coming or block.kind is BlockKind.EMBEDDING
+                assert block.index in apart | self.coming or block.kind is BlockKind.EMBEDDING
         assert self.pages.n_bytes <= locked + tiers.plan.ring_bytes
 
 
@@ -140,7 +145,7 @@ def test_whatever_is_apart_and_however_often_that_changes_all_else_is_there(
         for _ in range(data.draw(st.integers(1, 4))):
             apart = data.draw(sets)
             memory = host.tiers.retarget(apart, room(blocks, apart, data.draw(shares)))
-            assert memory.keys() == host.tiers.coming
+            assert memory.keys() == host.coming
             host.check(apart)
             host.bring(memory, data.draw(st.none() | st.integers(0, len(memory))))
             host.check(apart)
@@ -232,32 +237,15 @@ def test_the_ring_goes_on_where_it_is_the_same(path: Path) -> None:
 # -- blocks that do not come, or go again
 
 
-def test_blocks_that_will_not_come_are_streamed(path: Path) -> None:
-    with hosting(path) as host:
-        memory = host.tiers.retarget(NONE)
-        host.bring(memory, 5)
-        lost = frozenset(sorted(memory)[5:8])
-        host.tiers.withdraw(lost)
-        host.tiers.withdraw(lost)
-        assert lost <= {*host.tiers.plan.streamed}
-        assert host.tiers.coming == memory.keys() - set(sorted(memory)[:8])
-        host.check(NONE)
-        host.bring({index: memory[index] for index in host.tiers.coming})
-        host.check(NONE)
-        host.bring(host.tiers.retarget(NONE))
-        assert host.tiers.plan.streamed == ()
-        host.check(NONE)
-
-
 def test_memory_that_runs_short_takes_blocks_that_are_still_to_come_too(path: Path) -> None:
     with hosting(path, apart=frozenset({1, 2})) as host:
         memory = host.tiers.retarget(frozenset({1, 2}))
         host.bring(memory, 4)
         host.watch.next = host.tiers.plan.ram_bytes // 2
         host.tiers.before_pass()
-        assert host.tiers.coming < memory.keys()
+        assert host.coming < memory.keys()
         host.check(frozenset({1, 2}))
-        host.bring({index: memory[index] for index in host.tiers.coming})
+        host.bring({index: memory[index] for index in host.coming})
         host.check(frozenset({1, 2}))
 
 
@@ -269,13 +257,13 @@ def test_memory_that_cannot_be_had_leaves_what_is_there(path: Path, monkeypatch:
         apart = frozenset(range(6, 20))
         memory = host.tiers.retarget(apart)
         host.bring(memory, len(memory) - 2)
-        coming = host.tiers.coming
+        coming = host.coming
         with monkeypatch.context() as patched:
             patched.setattr("engine.tiers.residents.Region", fail)
             with pytest.raises(MemoryError):
                 host.tiers.retarget(NONE)
         assert host.tiers.plan.streamed
-        assert host.tiers.coming == coming
+        assert host.coming == coming
         host.check(NONE)
 
 
@@ -291,10 +279,22 @@ def test_who_copies_is_told_before_memory_is_given_up(path: Path) -> None:
         host.bring(host.tiers.retarget(NONE))
         views, seen = host.tiers.resident(host.blocks[3]), []
         assert views is not None
-        host.tiers.before_evict = lambda: seen.append(views[0].any() and host.pages.holds(views[0]))
+        host.tiers.before_evict = lambda withdrawn: seen.append(views[0].any() and host.pages.holds(views[0]))
         host.tiers.retarget(frozenset({3}))
         assert seen == [True]
         assert not views[0].any()
+
+
+def test_who_reads_is_told_of_blocks_that_will_not_come(path: Path) -> None:
+    with hosting(path) as host:
+        memory, told = host.tiers.retarget(NONE), []
+        host.bring(memory, 2)
+        host.tiers.before_evict = lambda withdrawn: told.append((withdrawn, host.coming))
+        gone = frozenset(sorted(host.coming)[:3])
+        before = host.coming
+        host.tiers.retarget(gone)
+        assert told == [(gone, before)]
+        assert host.coming == before - gone
 
 
 # -- page-locking
@@ -336,7 +336,7 @@ def test_closing_with_blocks_on_their_way_leaves_nothing(path: Path) -> None:
         with hosting(path) as host:
             memory = host.tiers.retarget(NONE)
             host.bring(memory, 3)
-            for index in host.tiers.coming:
+            for index in host.coming:
                 host.loader.ask(host.blocks[index], memory[index])
 
     with nothing_leaks():
