@@ -40,6 +40,11 @@ SAVE_S: Final = 1.5
 
 BudgetOf = Literal["ram_budget", "vram_budget"]
 """Which memory a budget is for: the name of its field in options, settings and snapshots."""
+_REFUSALS: Final[dict[BudgetOf, str]] = {
+    "ram_budget": "the memory budget was not changed",
+    "vram_budget": "the GPU memory budget was not changed",
+}
+"""How the engine begins to tell that it refuses one."""
 
 
 class ChatEngine(Protocol):
@@ -161,6 +166,13 @@ class Bridge:
             self._engine.set_vram_budget(budget)
         self._budgets[memory] = budget
         return True
+
+    def why_no_budget(self, memory: BudgetOf) -> str:
+        """Say why the loaded model can have no such budget; empty where it can, or where none is loaded."""
+        model, tiers = self.snapshot.model, self.snapshot.tiers
+        if memory == "vram_budget" and model is not None and (tiers is None or tiers.gpu is None):
+            return _("no GPU computes: there is no video memory to share out")
+        return ""
 
     def pin_block(self, index: int, tier: Tier | None) -> None:
         """Keep a block of the loaded model in a tier, or leave it to the plan again."""
@@ -340,6 +352,22 @@ class Bridge:
         live.turn.status, live.turn.note = status, sanitize_line(note)
         del self._live[live.conversation.id]
         self._store.finish(live.turn)
+
+
+def n_events(snapshot: EngineSnapshot) -> int:
+    """Return how many events of the tiers there have been, those that are gone included."""
+    tiers = snapshot.tiers
+    return tiers.events_dropped + len(tiers.events) if tiers is not None else 0
+
+
+def refusal(snapshot: EngineSnapshot, memory: BudgetOf, since: int) -> str:
+    """Return why the engine did not change a budget, in its words; empty where it has not refused it.
+
+    Only what was told after the first `since` events counts: the same may have been refused before.
+    """
+    new = n_events(snapshot) - since
+    events = snapshot.tiers.events[-new:] if snapshot.tiers is not None and new > 0 else ()
+    return next((event.text for event in events if event.text.startswith(_REFUSALS[memory])), "")
 
 
 def _with_budget(options: LoadOptions, memory: BudgetOf, budget: Budget | None) -> LoadOptions:

@@ -1,7 +1,7 @@
 """What a budget would bring: how little memory a model can do with, and what a token needs from beside it.
 
 A first answer while someone still moves the slider; the engine plans in blocks and has the last word. Knows
-the engine's snapshots; imports no widget.
+the engine's snapshots, and the header of the model's file; imports no widget.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine import BlockPlace, EngineSnapshot, Tier
+from engine import BlockPlace, Budget, EngineSnapshot, LoadOptions, Tier, preview_model
 
+_ALL: Final = Budget(1 << 60)
+"""Room for any model."""
 _RING_SLOTS: Final = 2
 """The fewest blocks that the engine reads ahead into."""
 
@@ -47,9 +49,24 @@ class BudgetRange:
         return min(self.pass_bytes, max(0, self.pass_bytes - max(0, budget - self.beside - ring)))
 
 
-def ram_range(snapshot: EngineSnapshot, available: int) -> BudgetRange | None:
+def computing_bytes(snapshot: EngineSnapshot) -> int:
+    """Return about how much memory computing takes beside weights and cache; 0 where it is not known.
+
+    Reads the header of the model's file: not for the thread of the interface.
+    """
+    tiers, model = snapshot.tiers, snapshot.model
+    if tiers is None or model is None:
+        return 0
+    options = LoadOptions(model.path, context=model.max_context, device="cpu", ram_budget=_ALL)
+    preview = preview_model(model.path, options)
+    weights = sum(block.n_bytes for block in tiers.blocks)
+    return max(0, preview.ram_bytes - preview.kv_bytes - weights)
+
+
+def ram_range(snapshot: EngineSnapshot, available: int, computing: int = 0) -> BudgetRange | None:
     """Return the range for the memory of the loaded model, `available` being bytes nobody uses.
 
+    `computing` is as `computing_bytes` says, 0 until that is known.
     Of weights in a GPU's memory nothing is counted. None where there is nothing to choose: without tiers, or
     where a GPU holds the whole model.
     """
@@ -62,7 +79,7 @@ def ram_range(snapshot: EngineSnapshot, available: int) -> BudgetRange | None:
     asked = snapshot.ram_budget.n_bytes if snapshot.ram_budget is not None else 0
     # What is not for weights is known to the byte only when bytes were asked for.
     cache = model.kv_bytes if tiers.gpu is None else 0
-    beside = max(cache, asked - tiers.budget_bytes) if asked else cache
+    beside = max(cache, asked - tiers.budget_bytes) if asked else cache + computing
     return _range(
         blocks,
         beside,

@@ -109,6 +109,9 @@ class DialogActions(App[int]):
         self._budget("vram_budget", size)
 
     def _budget(self, memory: BudgetOf, size: str) -> None:
+        if why_not := self.chat.bridge.why_no_budget(memory):
+            self.chat.hint(why_not)
+            return
         if size:
             try:
                 self._use_budget(memory, parse_budget(size))
@@ -124,15 +127,13 @@ class DialogActions(App[int]):
             self.push_screen(screen)
 
     def _use_budget(self, memory: BudgetOf, budget: Budget | None) -> None:
-        tiers = self.chat.bridge.snapshot.tiers
-        if memory == "vram_budget" and tiers is not None and tiers.gpu is None:
-            self.chat.hint(_("no GPU computes this model; F3 and then ^O choose the device"))
-            return
         if memory == "ram_budget" and self.chosen.ram_budget is not None:  # what is said later holds
             self.chosen = replace(self.chosen, ram_budget=budget)
         elif memory == "vram_budget" and self.chosen.vram_budget is not None:
             self.chosen = replace(self.chosen, vram_budget=budget)
-        if not self.chat.bridge.set_budget(memory, budget):
+        if self.chat.bridge.set_budget(memory, budget):
+            self.chat.notice("hint", "")  # of a size that was none, it may be
+        else:
             self.chat.hint(_("no model is loaded"))
 
     def action_tiers(self) -> None:

@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 from app import locations
 from app.attachments import read_attachments
-from app.bridge import Bridge, BudgetOf, ChatEngine
+from app.bridge import Bridge, BudgetOf, ChatEngine, n_events, refusal
 from app.conversation import Turn
 from app.i18n import _, language_of_locale, use_language
 from app.live_reply import LiveReply
@@ -36,6 +36,8 @@ from engine import Budget, EngineSnapshot, EngineState, FinishReason, ModelInfo
 INTERRUPTED: Final = 130
 """The exit code of a program that ctrl+c ends."""
 _PULL_S: Final = 0.03
+_ANSWER_S: Final = 1.0
+"""Seconds within which the engine says whether it takes a budget."""
 _PHASE_S: Final = 5.0
 """Seconds after which a reply that has no text yet says what it waits for, again and again."""
 
@@ -159,6 +161,29 @@ class PlainChat:
                 )
             )
             self.settings_file.change(last_model=model.path)
+
+    def refuses_budget(self, memory: BudgetOf, budget: Budget | None) -> bool:
+        """Ask the engine for a budget of the model; whether it refuses it, which is said then.
+
+        A refusal comes at once, so no more than a moment is waited for one: reading blocks may take long.
+        """
+        before = self.bridge.snapshot
+        since, until = n_events(before), time.monotonic() + _ANSWER_S
+
+        def answered() -> bool:
+            snapshot = self.bridge.snapshot
+            in_effect = snapshot.ram_budget if memory == "ram_budget" else snapshot.vram_budget
+            told = snapshot.notices != before.notices or refusal(snapshot, memory, since)
+            return in_effect == budget or bool(told) or time.monotonic() > until
+
+        self.bridge.set_budget(memory, budget)
+        self._pull_until(answered)
+        text = refusal(self.bridge.snapshot, memory, since)
+        # Refused in these words before it is no new notice; and the notice may come after the event.
+        if text and (text in before.notices or text not in self._notices):
+            self._notices.add(text)
+            self.say(_("note: {text}").format(text=sanitize_line(plain_words(text))))
+        return bool(text)
 
     def _pull_until(self, done: Callable[[], bool]) -> None:
         """Follow the engine; ctrl+c stops what it does, and pressed again the program."""

@@ -161,21 +161,25 @@ class Commands:
 
     def _budget(self, memory: BudgetOf, text: str) -> None:
         try:
-            budget = parse_budget(text) if text else None
+            of = "the available memory" if memory == "ram_budget" else "the free video memory"
+            budget = parse_budget(text, of=of) if text else None
         except ValueError as error:
             self._chat.say(str(error))
             return
         chosen, bridge = self._chat.chosen, self._chat.bridge
+        if why_not := bridge.why_no_budget(memory):
+            self._chat.say(why_not)
+            return
         if memory == "ram_budget":
             self._chat.chosen = replace(chosen, ram_budget=budget)
         else:
             self._chat.chosen = replace(chosen, vram_budget=budget)
         if bridge.wanted is not None and bridge.snapshot.state is EngineState.FAILED:
             self._chat.load(bridge.wanted)
-        elif bridge.set_budget(memory, budget):
-            self._chat.say(_("the memory budget changes before the next token"))
-        else:
+        elif bridge.wanted is None:
             self._chat.say(_("no model is loaded"))
+        elif not self._chat.refuses_budget(memory, budget):
+            self._chat.say(_("the memory budget changes before the next token"))
 
     def _retry(self, _argument: str) -> None:
         self._chat.retry()

@@ -101,10 +101,12 @@ class Memory:
     """An amount of memory such as "8G" or "50%", or None."""
 
     empty: str = ""
+    of: str = "the available memory"
+    """Of which a share is meant."""
 
     def read(self, value: object) -> Budget:
         """Return the amount."""
-        return parse_budget(_text(value))
+        return parse_budget(_text(value), of=self.of)
 
     def write(self, value: Budget | None) -> str | None:
         """Return it as text."""
@@ -112,7 +114,7 @@ class Memory:
 
     def parse(self, text: str) -> Budget | None:
         """Return the amount, or None for an empty text."""
-        return parse_budget(text) if text.strip() else None
+        return parse_budget(text, of=self.of) if text.strip() else None
 
     def shown(self, value: Budget | None) -> str:
         """Return it as text."""

@@ -26,7 +26,7 @@ _ENGINE: Final = "automatic"
 _CONTEXT: Final = Number(1, 1 << 24, "tokens", _ENGINE)
 _BUDGET: Final = Memory("70 % of what is free")
 _DEVICE: Final = Device(_ENGINE)
-_VRAM: Final = Memory("90 % of what is free there")
+_VRAM: Final = Memory("90 % of what is free there", of="the free video memory")
 _KV_TYPE: Final = Choice({KVType.F16: "16 bits", KVType.Q8_0: "8 bits"})
 
 

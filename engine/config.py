@@ -89,13 +89,13 @@ class LoadOptions:
 
     @property
     def wishes_for_gpu(self) -> tuple[str, ...]:
-        """Options, as they are typed, that were given and change nothing where no GPU computes."""
+        """What was chosen, as it is typed or in words, and changes nothing where no GPU computes."""
         given = {
             "--vram-budget": self.vram_budget is not None,
             "--kv-type": self.kv_type is not KVType.F16,
             "--gpu-layers": self.gpu_layers is not None,
             "--place": bool(self.place),
-            "--executor": self.executor is not ExecutorChoice.AUTO,
+            "a choice of executor": self.executor is not ExecutorChoice.AUTO,
             "--prefetch": self.prefetch is not None,
             "--link-limit": self.link_limit is not None,
         }

@@ -66,7 +66,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--vram-budget",
-        type=budget,
+        type=vram_budget,
         metavar="SIZE",
         help="video memory for the model, everything counted, such as 20G or 80%% of what is free there "
         "(default: 90%%)",
@@ -175,8 +175,17 @@ def device(text: str) -> str:
 
 def budget(text: str) -> Budget:
     """A size or a share of memory."""
+    return _budget(text, "the available memory")
+
+
+def vram_budget(text: str) -> Budget:
+    """A size or a share of video memory."""
+    return _budget(text, "the free video memory")
+
+
+def _budget(text: str, of: str) -> Budget:
     try:
-        return parse_budget(text)
+        return parse_budget(text, of=of)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -284,7 +284,7 @@ def _kernel_reports(args: argparse.Namespace) -> Iterator[Report[KernelCell]]:
         "--kv-type": args.kv_type,
         "--gpu-layers": args.gpu_layers,
         "--place": args.place,
-        "--executor": args.executor,
+        "--executor or --streaming": args.executor,
         "--prefetch": args.prefetch,
         "--link-limit": args.link_limit,
         "--ops": args.ops or None,

@@ -87,7 +87,12 @@ def _lines(report: PlanReport, *, timeline: bool) -> Iterator[str]:
         yield "what one change would bring:"
         yield from (f"  {sanitize_line(line)}" for line in report.advice)
     if timeline:
-        yield from ("one decode step:", *report.timeline) if report.timeline else ("no step can be drawn",)
+        yield from ("one decode step:", *report.timeline) if report.timeline else (_no_step(report),)
+
+
+def _no_step(report: PlanReport) -> str:
+    why = "the link to the GPU has not been measured" if report.vram_budget_bytes else "no GPU computes"
+    return f"no step can be drawn: {why}"
 
 
 def _gigabytes(n_bytes: int) -> str:

@@ -15,9 +15,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from app.bridge import BudgetOf
-from app.budget_estimate import BudgetRange, ram_range, vram_range
+from app.background import in_thread
+from app.bridge import BudgetOf, n_events, refusal
+from app.budget_estimate import BudgetRange, computing_bytes, ram_range, vram_range
 from app.i18n import _
+from app.live_reply import in_our_words
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.widgets.budget_slider import BudgetSlider
@@ -56,6 +58,12 @@ class BudgetScreen(Dialog[None]):
         self._first = memory
         self._asked: dict[BudgetOf, Budget | None] = {}
         """What the engine has not taken yet."""
+        self._since: dict[BudgetOf, int] = {}
+        """How many events there had been when it was asked for."""
+        self._refused: dict[BudgetOf, str] = {}
+        """Why the engine did not take what was asked for last."""
+        self._computing = 0
+        """Bytes that computing takes; 0 until they are known."""
         self._seen = -1
         self._ranges: dict[BudgetOf, BudgetRange] = {}
 
@@ -75,6 +83,14 @@ class BudgetScreen(Dialog[None]):
         shown = self._first if self._first in self._ranges else next(iter(self._ranges), self._first)
         self.query_one(f"#{shown}").focus()
         self.set_interval(_POLL_S, self._refresh)
+        self.run_worker(self._find_computing())
+
+    async def _find_computing(self) -> None:
+        """Learn what computing takes; the file may be slow to read."""
+        snapshot = self._snapshot()
+        self._computing = await in_thread(lambda: computing_bytes(snapshot))
+        self._seen = -1
+        self._refresh()
 
     def action_leave(self) -> None:
         """Forget what is being typed, or close."""
@@ -116,6 +132,8 @@ class BudgetScreen(Dialog[None]):
 
     def _ask(self, memory: BudgetOf, budget: Budget | None) -> None:
         self._asked[memory], self._seen = budget, -1
+        self._since[memory] = n_events(self._snapshot())
+        self._refused.pop(memory, None)
         self._change(memory, budget)
         self._refresh()
 
@@ -126,7 +144,14 @@ class BudgetScreen(Dialog[None]):
         self._seen = snapshot.seq
         in_effect = {"ram_budget": snapshot.ram_budget, "vram_budget": snapshot.vram_budget}
         self._asked = {memory: asked for memory, asked in self._asked.items() if in_effect[memory] != asked}
-        found = {"vram_budget": vram_range(snapshot), "ram_budget": ram_range(snapshot, self._available())}
+        for memory in list(self._asked):
+            if text := refusal(snapshot, memory, self._since[memory]):
+                del self._asked[memory]
+                self._refused[memory] = sanitize_line(in_our_words(text))
+        found = {
+            "vram_budget": vram_range(snapshot),
+            "ram_budget": ram_range(snapshot, self._available(), self._computing),
+        }
         self._ranges = {}
         for slider in self.query(BudgetSlider):
             memory = _memory_of(slider)
@@ -152,7 +177,10 @@ class BudgetScreen(Dialog[None]):
         budgets = self._ranges.get(_memory_of(slider)) if slider is not None else None
         brings.display = budgets is not None
         if slider is not None and budgets is not None and tiers is not None:
-            brings.update(_brings(_memory_of(slider), budgets, slider.value, tiers))
+            told = _brings(_memory_of(slider), budgets, slider.value, tiers)
+            if refused := self._refused.get(_memory_of(slider)):
+                told = Content.assemble(("✗ ", "$error"), refused, "\n", told)
+            brings.update(told)
 
 
 def _memory_of(slider: BudgetSlider) -> BudgetOf:

@@ -102,7 +102,7 @@ class Limit(StrEnum):
 
     UNKNOWN = "unknown"
     PLANNED = "planned"
-    """Nothing runs: as the plan says."""
+    """Nothing runs: as the plan says. Where it says nothing, what was measured last stays."""
     DISK = "disk"
     """Computing waits for the disk most of the time."""
     DISK_IN_PART = "disk in part"
@@ -242,6 +242,8 @@ class TierWatch:
         self._passes: deque[_Pass] = deque()
         """Ends of passes of the present or last reply, at most `PASSES` passes back."""
         self._peak, self._copy_peak, self._running, self._filled = 0.0, 0.0, False, True
+        self._limit = Limit.UNKNOWN
+        """What was measured last."""
         self._base: tuple[object, tuple[Cell, ...]] = ((), ())
 
     def _is_filled(self, snapshot: EngineSnapshot) -> bool:
@@ -293,7 +295,10 @@ class TierWatch:
         read = tiers.pass_read_bytes if tiers else 0
         limited_by = tiers.limited_by if tiers else ""
         active = tiers.active if tiers and running else None  # the last word of a reply that has ended
-        limit = _limit(waiting, limited_by, running=running)
+        if running and waiting is not None:  # what was measured wins over what was planned
+            limit = self._limit = _measured(waiting)
+        else:
+            limit = Limit.PLANNED if limited_by else self._limit
         return TierReport(
             at=snapshot.at,
             state=snapshot.state,
@@ -449,10 +454,7 @@ def _totals(tiers: TierSnapshot) -> tuple[TierTotal, ...]:
     return tuple(totals)
 
 
-def _limit(waiting: _Waiting | None, limited_by: str, *, running: bool) -> Limit:
-    """What was measured wins over what was planned."""
-    if not running or waiting is None:
-        return Limit.PLANNED if limited_by else Limit.UNKNOWN
+def _measured(waiting: _Waiting) -> Limit:
     disk = waiting.disk_share >= waiting.copy_share
     share = max(waiting.disk_share, waiting.copy_share)
     if share >= _STALLED:

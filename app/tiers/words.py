@@ -92,9 +92,12 @@ def why_no_map(report: TierReport) -> str:
 
 
 def limit_words(report: TierReport) -> str:
-    """Say what holds the speed back."""
+    """Say what holds the speed back; of waiting only while a reply is computed."""
     share = f"{report.limit_share or 0.0:.0%}"
     planned = limited_words(report.limited_by)
+    measured = report.generating and report.limit_share is not None
+    if not measured and (last := _last_limits().get(report.limit)) is not None:
+        return last
     match report.limit:
         case Limit.DISK:
             return _("the disk: waiting {share}").format(share=share)
@@ -115,6 +118,17 @@ def limit_words(report: TierReport) -> str:
             return _("{what}, by plan").format(what=planned)
         case _:
             return _("not measured yet")
+
+
+def _last_limits() -> dict[Limit, str]:
+    """What held the last reply back."""
+    return {
+        Limit.DISK: _("the disk"),
+        Limit.DISK_IN_PART: _("partly the disk"),
+        Limit.LINK: _("copies"),
+        Limit.LINK_IN_PART: _("partly copies"),
+        Limit.COMPUTE: _("computing"),
+    }
 
 
 def limited_words(limited_by: str) -> str:
@@ -297,11 +311,14 @@ def prompt_words(report: TierReport) -> str:
 
 
 def waiting_words(report: TierReport) -> str:
-    """Return how much of a pass is in memory when it begins, and how long a pass waits for the rest."""
+    """Return how much of a pass is in memory when it begins, and how long a pass waits for the rest.
+
+    Of waiting only while a reply is computed.
+    """
     parts = []
     if report.hit_rate is not None:
         parts.append(_("hit {share}").format(share=f"{report.hit_rate:.0%}"))
-    if report.stall_s is not None:
+    if report.generating and report.stall_s is not None:
         words = _("stall {time}, {copies} copies") if report.copy_stall_s else _("stall {time} a pass")
         copies = duration(report.copy_stall_s or 0.0)
         parts.append(words.format(time=duration(report.stall_s), copies=copies))

@@ -174,7 +174,7 @@ def _link_numbers(report: TierReport) -> list[Content]:
             disk.append(Content.assemble((_("hit "), "$muted"), f"{report.hit_rate:.0%}"))
     if report.copies is not None and report.copies.rate:
         copies.append(Content.assemble(("r→v ", "$muted"), rate(report.copies.rate)))
-    if report.stall_share is not None:
+    if report.generating and report.stall_share is not None:
         waits.append(Content.assemble((_("waits "), "$muted"), f"{report.stall_share:.0%}"))
     # Where a GPU computes, what comes to it says more than what comes from the disk.
     return [*disk, *waits] if report.copies is None else [*copies, *waits, *disk]

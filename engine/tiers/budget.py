@@ -39,8 +39,12 @@ DEFAULT = Budget(percent=Fraction(70))
 """Leaves 30 % of available memory to the rest of the system."""
 
 
-def parse_budget(text: str) -> Budget:
-    """Read "8G", "7.5GiB", "900 MB", "50%" or plain bytes; ValueError says what is accepted."""
+def parse_budget(text: str, *, of: str = "the available memory") -> Budget:
+    """Read "8G", "7.5GiB", "900 MB", "50%" or plain bytes; ValueError says what is accepted.
+
+    `of` names the memory of which a share is meant.
+    """
+    kind = "size above 0"
     match = _SIZE.fullmatch(text.strip())
     if match:
         number, percent, unit, binary = match.groups()
@@ -48,13 +52,14 @@ def parse_budget(text: str) -> Budget:
         if percent:
             if 0 < amount <= 100:
                 return Budget(percent=amount)
+            kind = "share above 0% and up to 100%"
         elif unit or not binary:
             n_bytes = int(amount * (1024 if binary else 1000) ** _POWERS[unit.upper()])
             if n_bytes > 0:
                 return Budget(n_bytes)
     raise ValueError(
-        f"{text!r} is no size above 0: give bytes, a size such as 8G, 900MB or 7.5GiB, or a share of the "
-        "available memory such as 50%"
+        f"{text!r} is no {kind}: give bytes, a size such as 8G, 900MB or 7.5GiB, or a share of {of} "
+        "such as 50%"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,22 +14,26 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from app.bridge import BudgetOf
-from app.budget_estimate import ram_range, vram_range
+from app.budget_estimate import computing_bytes, ram_range, vram_range
 from app.screens.budget import BudgetScreen
 from app.widgets.budget_slider import BudgetSlider
 from engine import (
     BlockPlace,
     Budget,
+    Engine,
     EngineSnapshot,
     EngineState,
     Executor,
+    LoadOptions,
     ModelInfo,
     Tier,
+    TierEvent,
     TierSnapshot,
     parse_budget,
 )
 from tests.app.bare_host import Host
 from tests.app.tiers.models import GPU, gpu_tiers
+from tests.tiny_gguf import write_tiny_model
 
 MB = 1_000_000
 MODEL = ModelInfo(
@@ -112,6 +117,31 @@ def test_the_range_counts_what_is_beside_the_weights() -> None:
     assert ram_range(EngineSnapshot(), 8000 * MB) is None
 
 
+def loaded(path: Path, budget: Budget | None) -> EngineSnapshot:
+    engine = Engine()
+    try:
+        engine.load(LoadOptions(path, context=64, device="cpu", ram_budget=budget))
+        until = time.monotonic() + 60
+        while engine.snapshot.model is None and time.monotonic() < until:
+            time.sleep(0.01)
+        return engine.snapshot
+    finally:
+        engine.close()
+
+
+def test_the_default_budget_has_the_limits_of_one_in_bytes(tmp_path: Path) -> None:
+    pytest.importorskip("kernels.cpu", reason="no C kernels, so no tiers")
+    path = tmp_path / "tiny.gguf"
+    write_tiny_model(path)
+    default, in_bytes = loaded(path, None), loaded(path, Budget(400 * MB))
+    computing = computing_bytes(default)
+    one, other = ram_range(default, 8000 * MB, computing), ram_range(in_bytes, 8000 * MB)
+    assert computing > 0 and one is not None and other is not None
+    assert (one.least, one.whole) == pytest.approx((other.least, other.whole), rel=0.01)
+    assert other.in_effect == 400 * MB
+    assert computing_bytes(SNAPSHOT) == 0, "there is no such file"
+
+
 @given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 12000))
 def test_more_memory_never_reads_more(one: int, other: int, available: int) -> None:
     budgets = ram_range(SNAPSHOT, available * MB)
@@ -140,6 +170,25 @@ async def test_moving_says_what_it_would_bring_and_enter_asks_for_it() -> None:
         await pilot.pause(0.3)
         assert "…" not in host.shown()
         assert "disk now  700 MB a token" in host.shown()
+
+
+async def test_a_refusal_is_shown_and_nothing_is_waited_for() -> None:
+    async with dialog() as (host, pilot):
+        for asked in (1, 2):  # the same words the second time
+            await pilot.press("9", "0", "M", "enter")
+            await pilot.pause()
+            assert "…  when the engine has taken it" in host.shown()
+            assert "✗" not in host.shown()
+            told = TierEvent(0.0, "the memory budget was not changed: give at least 500M (--ram-budget)")
+            placed = replace(TIERS, events=(told,) * asked)
+            host.snapshot = replace(host.snapshot, seq=host.snapshot.seq + 1, tiers=placed)
+            await pilot.pause(0.3)
+            assert "…" not in host.shown()
+            assert "✗ the memory budget was not changed: give at least 500M (/budget)" in host.shown()
+            assert "1.3 GB" in host.shown(), "the slider stands where it stood"
+        await pilot.press("d")
+        await pilot.pause()
+        assert "not changed" not in host.shown()
 
 
 async def test_all_the_way_right_nothing_is_read() -> None:

@@ -22,8 +22,8 @@ import pytest
 from app import locations
 from app.plain import PlainChat
 from app.store import Store
-from engine import Budget, EngineState, Overflow, Reply, Request
-from tests.app.tiers.models import mixed_tiers
+from engine import Budget, EngineState, Overflow, Reply, Request, TierSnapshot
+from tests.app.tiers.models import mixed_tiers, tiers
 from tests.fakes import FakeEngine, Script
 from tests.tiny_gguf import CHATML, write_tiny_model
 
@@ -196,6 +196,21 @@ def test_the_budget_of_the_gpu_reaches_the_engine_and_holds_for_the_next_model()
     chat = Chat("/vram 2G", script=replace(quick("Hello."), tiers=mixed_tiers()))
     assert (chat.engine.vram_budgets, chat.engine.budgets) == ([Budget(2 * 10**9)], [])
     assert chat.chat.chosen.vram_budget == Budget(2 * 10**9)
+
+
+@pytest.mark.parametrize("placed", [None, tiers()])
+def test_without_a_gpu_there_is_no_budget_of_one(placed: TierSnapshot | None) -> None:
+    chat = Chat("/vram", "/vram 4G", script=quick(tiers=placed))
+    assert chat.err.count("no GPU computes: there is no video memory to share out") == 2
+    assert "before the next token" not in chat.err
+    assert (chat.engine.vram_budgets, chat.chat.chosen.vram_budget) == ([], None)
+
+
+def test_every_budget_that_is_refused_is_told_as_refused() -> None:
+    why = "the memory budget was not changed: give at least 274M (--ram-budget)"
+    chat = Chat("/budget 10M", "/budget 10M", script=quick(tiers=tiers(), refuse_budget=why))
+    assert chat.err.count("note: the memory budget was not changed: give at least 274M (/budget)") == 2
+    assert "before the next token" not in chat.err
 
 
 def test_a_file_goes_with_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

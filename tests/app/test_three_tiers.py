@@ -35,9 +35,24 @@ async def test_a_budget_of_the_gpu_is_taken_and_remembered_for_the_model(home: P
 async def test_where_the_processor_computes_the_gpu_has_no_budget(home: Path) -> None:
     async with running(Script(tiers=tiers())) as driver:
         await driver.ready()
-        await _command(driver, "/vram 3G")
-        await driver.until(lambda: "no GPU computes this model" in driver.screen_text(), "why")
+        for text in ("/vram 3G", "/vram"):
+            driver.chat.notice("hint", "")
+            await _command(driver, text)
+            await driver.until(
+                lambda: "no GPU computes: there is no video memory" in driver.screen_text(), "why"
+            )
+            assert not driver.app.in_dialog
         assert driver.engine.vram_budgets == []
+
+
+async def test_what_was_wrong_goes_when_a_budget_is_taken(home: Path) -> None:
+    async with running(MIXED) as driver:
+        await driver.ready()
+        await _command(driver, "/vram much")
+        await driver.until(lambda: "is no size" in driver.screen_text(), "what is wrong")
+        await _command(driver, "/vram 3G")
+        await driver.until(lambda: "is no size" not in driver.screen_text(), "nothing is wrong")
+        assert driver.engine.vram_budgets == [Budget(3_000_000_000)]
 
 
 async def test_a_block_is_placed_from_the_map_and_the_map_follows(home: Path) -> None:

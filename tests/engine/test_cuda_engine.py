@@ -19,6 +19,7 @@ from engine import (
     DeviceError,
     Engine,
     EngineState,
+    ExecutorChoice,
     KVType,
     LoadOptions,
     Precision,
@@ -210,6 +211,8 @@ def test_a_kv_type_that_changes_nothing_is_told(emulated: Emulated, model: Path)
 def test_wishes_for_a_gpu_that_does_not_compute_are_told(emulated: Emulated, model: Path) -> None:
     (notice,) = notices_of(model, vram_budget=Budget(50_000_000), gpu_layers=1, device="cpu")
     assert notice == "no GPU computes, so this has no effect: --vram-budget, --gpu-layers"
+    (notice,) = notices_of(model, executor=ExecutorChoice.STREAM, device="cpu")
+    assert notice == "no GPU computes, so this has no effect: a choice of executor"
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_rates_that_are_known_for_some_threads_only_leave_the_table_whole(
         (["-m", "{tiny}", "-r", "0"], "'0' is not a whole number of at least 1"),
         (["--kernels", "-m", "{tiny}", "-d", "0"], "leave out -m, -d"),
         (["--kernels", "--vram-budget", "8G", "--ops"], "leave out --vram-budget, --ops"),
+        (["--kernels", "--streaming"], "leave out --executor or --streaming"),
         (["--kernels", "--device", "cuda", "-t", "2"], "threads are those of the processor: leave out -t"),
         (["--ops"], "give -m/--model"),
         (["--ops", "-m", "{tiny}", "-n", "4", "-t", "1"], "leave out -n, -t"),

@@ -132,7 +132,16 @@ def test_what_is_not_known_is_left_out(
     assert "video" not in shown.out
     assert "tok/s" not in shown.out
     assert "what one change" not in shown.out
-    assert "no step can be drawn" in shown.out.splitlines()[-1]
+    assert shown.out.splitlines()[-1] == "no step can be drawn: no GPU computes"
+
+
+def test_a_step_that_is_not_drawn_beside_a_gpu_has_another_reason(
+    model: str, capsys: pytest.CaptureFixture[str], reported: Reported
+) -> None:
+    reported(replace(REPORT, timeline=()))
+    assert main(["plan", "-m", model, "--timeline"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "no step can be drawn: the link to the GPU has not been measured"
 
 
 def test_what_cannot_be_is_one_line_and_does_not_fit(

@@ -21,6 +21,7 @@ from app.tiers.words import (
     settling_words,
     tier_numbers,
     wait_words,
+    waiting_words,
     why_no_map,
     why_there,
 )
@@ -429,6 +430,28 @@ def test_nothing_moves_after_the_reply() -> None:
     assert limit_words(report) == "the disk, by plan"
     # The queue grew, or a notice came: the tiers are as they were.
     assert watch.feed(replace(end, seq=1000)).link.moving == ()
+
+
+@pytest.mark.parametrize(
+    ("stalled", "limit", "words"),
+    [
+        (0.8, Limit.DISK, "the disk"),
+        (0.3, Limit.DISK_IN_PART, "partly the disk"),
+        (0.0, Limit.COMPUTE, "computing"),
+    ],
+)
+def test_what_held_the_last_reply_back_stays_where_nothing_is_planned(
+    stalled: float, limit: Limit, words: str
+) -> None:
+    snapshots = [
+        replace(each, tiers=replace(each.tiers, limited_by=""))  # type: ignore[type-var]
+        for each in running(100, stalled=stalled)
+    ]
+    assert limit_words(TierWatch().feed(snapshots[0])) == "not measured yet"
+    end = replace(snapshots[-1], state=EngineState.READY, at=snapshots[-1].at + 0.1, seq=999)
+    report = watched([*snapshots, end])
+    assert (report.limit, limit_words(report)) == (limit, words)
+    assert "stall" not in waiting_words(report)
 
 
 def test_blocks_that_come_because_of_a_new_budget_are_seen_while_nothing_is_computed() -> None:

@@ -217,6 +217,9 @@ async def test_the_strip_is_two_lines_with_the_whole_model(width: int) -> None:
         assert len(lines[0].strip()) == len(strip_groups(blocks(), width - 2))
         assert "R 3.02/3.62 GB" in lines[1]
         assert ("waits 60%" in lines[1]) == (width >= 80)
+        strip.show(replace(REPLY[-1], state=EngineState.READY, seq=999))
+        await pilot.pause()
+        assert "wait" not in seen(pilot)[1]
 
 
 @pytest.mark.parametrize("make", [TierPanel, TierStrip])
