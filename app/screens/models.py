@@ -133,6 +133,11 @@ class ModelsScreen(Dialog[Load | Unload | None]):
     def _models(self) -> ModelList:
         return self.query_one(ModelList)
 
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the list is gone: somebody has closed the screen while a thread was at work."""
+        return not self.query(ModelList)
+
     # -- what is listed
 
     def action_look(self) -> None:
@@ -150,6 +155,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
             return discover(settings.model_folders), *load_suggestions(locations.config_dir()), budget
 
         found, suggestions, problems, budget = await in_thread(find)
+        if self._is_closed:
+            return
         self._models.fill(found, suggestions, budget)
         self._show_details()
         if news is not None:
@@ -164,6 +171,8 @@ class ModelsScreen(Dialog[Load | Unload | None]):
         options = load_options(self._settings.values, model.path)
         freed = self._freed_bytes, self._freed_vram_bytes
         preview = await in_thread(lambda: preview_model(model.path, options, *freed))
+        if self._is_closed:
+            return preview
         self._models.learn(model, preview)
         if self._models.item is model:
             self._show_details()

@@ -99,8 +99,8 @@ def test_wishes_that_change_nothing_are_told(path: Path, monkeypatch: pytest.Mon
     wishes = {"vram_budget": Budget(1), "kv_type": KVType.Q8_0, "gpu_layers": 0, "place": rules}
     more = {"executor": ExecutorChoice.STREAM, "prefetch": 2, "link_limit": 1e9}
     assert planned(path, **wishes, **more).notices == (
-        "no GPU would compute: --vram-budget, --kv-type, --gpu-layers, --place, --executor, --prefetch, "
-        "--link-limit would change nothing",
+        "no GPU would compute: --vram-budget, --kv-type, --gpu-layers, --place, a choice of executor, "
+        "--prefetch, --link-limit would change nothing",
     )
 
 

@@ -487,12 +487,12 @@ async def test_sideways_the_cursor_goes_on_in_the_next_run() -> None:
     async with screened((40, 40), lambda: shown) as pilot:
         tier_map = pilot.app.screen.query_one(TierMap)
         layers = []
-        for _ in range(45):
+        for _ in range(31):
             assert tier_map.chosen is not None
             layers.append(blocks(80)[tier_map.chosen].layer)
             await pilot.press("right")
-        assert layers == list(range(45))
-        for _ in range(45):
+        assert layers == list(range(31))
+        for _ in range(31):
             await pilot.press("left")
         assert tier_map.chosen == 1
 
