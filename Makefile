@@ -44,11 +44,12 @@ $(VENV)/.dev: $(VENV)/.ready
 
 comma := ,
 
+# Three processes also on two cores: many tests wait for clocks and terminals.
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 # Two small real models for the tests marked `model`; without them those tests skip and say so.
 test-models: setup

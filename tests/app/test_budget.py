@@ -32,6 +32,7 @@ from engine import (
     parse_budget,
 )
 from tests.app.bare_host import Host
+from tests.app.hosting import until
 from tests.app.tiers.models import GPU, gpu_tiers
 from tests.tiny_gguf import write_tiny_model
 
@@ -313,8 +314,7 @@ async def test_two_budgets_are_chosen_one_beside_the_other(size: tuple[int, int]
         assert "RAM   1.0 GB" in host.shown()
         assert size[1] < 24 or "VRAM  1.8 GB" in host.shown()
         await pilot.press("up")  # to the GPU's
-        await pilot.pause(0.3)
-        assert "VRAM  1.8 GB" in host.shown()
+        await until(pilot, lambda: "VRAM  1.8 GB" in host.shown())  # it scrolls there
         await pilot.press("end")
         await pilot.pause()
         if size[1] >= 24:
