@@ -29,6 +29,7 @@ from engine.backends.to_open import ToOpen
 from engine.backends.watcher import LoadWatcher
 from engine.config import DEFAULT_CHUNK
 from engine.events import GpuFacts
+from engine.forecast import planner_for
 from engine.kv_cache import kv_bytes
 from engine.machine import available_memory, cores_beside_gpu, physical_cores
 from engine.requirements import Room, room_for_gpu_host
@@ -190,18 +191,7 @@ class _Planner:
         _, _, config, options, max_context = self._model
         room = room_for_gpu_host(config, options, max_context, available_memory())
         budgets = Budgets(vram, room.weights)
-        self._loaded = plan_tiers(
-            self._model.blocks,
-            self._sizes,
-            *budgets,
-            self._rates,
-            executor=options.executor,
-            gpu_layers=options.gpu_layers,
-            rules=options.place,
-            prefetch=options.prefetch,
-            chunk=options.chunk and min(options.chunk, max_context),
-            link_limit=options.link_limit,
-        )
+        self._loaded = planner_for(options, self._rates)(self._model.blocks, self._sizes, *budgets)
         return budgets, self._loaded, room
 
     def again(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> TierPlan:
