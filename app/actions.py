@@ -59,7 +59,7 @@ _T, _F, _W = Scope.TURN, Scope.FIRST, Scope.WIDGET
 ACTIONS: Final[tuple[Action, ...]] = (
     Action("send", "enter", "Enter", "send", "Send the message", scope=_W, rank=1),
     Action(
-        "newline", "ctrl+j", "^J", "newline", "New line in the message (or shift+enter)", scope=_W, rank=12
+        "newline", "ctrl+j", "^J", "newline", "New line in the message (or shift+enter)", scope=_W, rank=14
     ),
     Action(
         "stop", "escape", "Esc", "stop", "Stop the reply, or loading, and keep what came", "app.stop", rank=2
@@ -190,6 +190,18 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "The version after",
         "screen.sibling(1)",
         _T,
+        group="Turns",
+    ),
+    Action(
+        "turn.compare",
+        "a",
+        "a",
+        "compare",
+        "Answer twice with one switch changed, side by side, and keep one",
+        "app.compare",
+        _T,
+        slash="compare",
+        argument="switch",
         group="Turns",
     ),
     Action(
@@ -393,6 +405,28 @@ ACTIONS: Final[tuple[Action, ...]] = (
         group="Model",
     ),
     Action(
+        "switch.skip",
+        "f5",
+        "F5",
+        "skip",
+        "Leave out blocks that matter little, from the next token on: faster, approximate",
+        "screen.toggle_skip",
+        _F,
+        rank=10,
+        group="Model",
+    ),
+    Action(
+        "switch.draft",
+        "f6",
+        "F6",
+        "drafts",
+        "Propose tokens cheaply and verify several at once, from the next one on: faster, exact",
+        "screen.toggle_draft",
+        _F,
+        rank=11,
+        group="Model",
+    ),
+    Action(
         "switch.greedy",
         "f7",
         "F7",
@@ -401,7 +435,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "screen.toggle_greedy",
         _F,
         slash="greedy",
-        rank=10,
+        rank=12,
         group="Model",
     ),
     Action(
@@ -413,7 +447,29 @@ ACTIONS: Final[tuple[Action, ...]] = (
         "screen.sampling",
         _F,
         slash="sampling",
-        rank=11,
+        rank=13,
+        group="Model",
+    ),
+    Action(
+        "skip",
+        "",
+        "",
+        "layer skip",
+        "What leaving blocks out does, and which are left out, such as kl=0.05, blk.10-12 or off",
+        "app.skip",
+        slash="skip",
+        argument="rule",
+        group="Model",
+    ),
+    Action(
+        "draft",
+        "",
+        "",
+        "draft",
+        "Who proposes tokens, and how many at a time, such as ngram, self 4 or off",
+        "app.draft",
+        slash="draft",
+        argument="kind",
         group="Model",
     ),
     Action(

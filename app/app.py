@@ -69,12 +69,11 @@ class TiercelApp(DialogActions):
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self._make_engine = make_engine
         self._model = model
-        self.chosen = chosen or Chosen()
         self.settings_file = SettingsFile(locations.config_dir() / "settings.toml")
         settings = self.settings_file.values
         use_language(language_of_locale() if settings.language == "auto" else settings.language)
         self.store = Store(locations.data_dir() / "conversations.db")
-        self.chat = ChatScreen(self.store, self.settings_file)
+        self.chat = ChatScreen(self.store, self.settings_file, chosen)
         self._warned_at = -HINT_S
         own_themes = locations.config_dir() / "themes"
         self._theme_watch = ThemeWatch(own_themes)

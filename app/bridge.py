@@ -15,11 +15,13 @@ from typing import Final, Literal, Protocol
 from app.conversation import Conversation, TurnStatus
 from app.i18n import _
 from app.live_reply import LiveReply
-from app.request import build_request, told_turns
+from app.request import ORDINARY, build_request, told_turns
 from app.sanitize import sanitize_line
 from app.store import Store
 from engine import (
     Budget,
+    DecodingOptions,
+    DraftKind,
     EngineSnapshot,
     EngineState,
     LoadOptions,
@@ -186,12 +188,17 @@ class Bridge:
     # -- replies
 
     def ask(
-        self, conversation: Conversation, system: str, sampling: SamplingParams, overflow: Overflow
+        self,
+        conversation: Conversation,
+        system: str,
+        sampling: SamplingParams,
+        overflow: Overflow,
+        decoding: DecodingOptions = ORDINARY,
     ) -> LiveReply:
         """Add a reply to `conversation` and have it generated as soon as a model is ready."""
         turn = conversation.add("assistant", status=TurnStatus.STREAMING)
-        turn.sampling = sampling
-        live = LiveReply(conversation, turn, system, sampling, overflow, saved_at=time.monotonic())
+        turn.sampling, turn.decoding = sampling, decoding
+        live = LiveReply(conversation, turn, system, sampling, overflow, decoding, saved_at=time.monotonic())
         self._live[conversation.id] = live
         if self._idle and self._load is not None:
             self.load(self._load)
@@ -201,13 +208,14 @@ class Bridge:
         """Return the reply that grows in `conversation`, if any."""
         return self._live.get(conversation.id)
 
-    def steer(self, conversation: Conversation, sampling: SamplingParams) -> None:
-        """Draw the next tokens of the reply in `conversation`, if any, in another way."""
+    def steer(self, conversation: Conversation, sampling: SamplingParams, decoding: DecodingOptions) -> None:
+        """Draw and compute the next tokens of the reply in `conversation`, if any, in another way."""
         live = self._live.get(conversation.id)
         if live is not None:
-            live.sampling = sampling
+            live.sampling, live.decoding = sampling, decoding
             if live.reply is not None:
                 live.reply.change_sampling(sampling)
+                live.reply.change_decoding(decoding)
 
     @property
     def growing(self) -> set[int]:
@@ -321,6 +329,8 @@ class Bridge:
             live.turn.made_by["vram_budget"] = snapshot.tiers.vram_budget_bytes
         if snapshot.tiers is not None and snapshot.tiers.budget_bytes:
             live.turn.made_by["ram_budget"] = snapshot.tiers.budget_bytes
+        if live.decoding.draft is DraftKind.MODEL and snapshot.draft_model is not None:
+            live.turn.made_by["draft_model"] = sanitize_line(snapshot.draft_model.name)
         if live.told and live.told[0] is not turns[0]:
             live.turn.made_by["seen_from"] = live.told[0].id
         request = build_request(
@@ -329,6 +339,7 @@ class Bridge:
             system=live.system,
             sampling=live.sampling,
             overflow=live.overflow,
+            decoding=live.decoding,
         )
         return engine.ask(request)
 
@@ -338,6 +349,7 @@ class Bridge:
         moved = reply.stats is not live.turn.stats
         live.turn.text += text
         live.turn.stats = reply.stats
+        live.note_phase(reply)
         if text or moved:
             live.note_settings(reply)
             self._listener.reply_grew(live)

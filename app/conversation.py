@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from engine import GenerationStats, Overflow, SamplingParams
+from engine import DecodingOptions, GenerationStats, Overflow, SamplingParams
 
 _TITLE_LENGTH: Final = 80
 
@@ -66,6 +66,8 @@ class Turn:
     """Which model replied."""
     sampling: SamplingParams | None = None
     """How the reply was drawn, to begin with."""
+    decoding: DecodingOptions | None = None
+    """How its tokens were computed, to begin with: what was left out, and who drafted."""
     stats: GenerationStats = field(default_factory=GenerationStats)
     """Counts and times of the reply."""
     made_by: dict[str, Any] = field(default_factory=dict)

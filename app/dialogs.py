@@ -16,13 +16,13 @@ from textual.app import App
 from app.background import in_thread
 from app.bridge import BudgetOf
 from app.i18n import _
-from app.models.options import Chosen, load_options
+from app.models.options import load_options
 from app.new_conversation import lead
 from app.sanitize import sanitize_line
 from app.screens.chat import ChatScreen
 from app.settings import SettingsFile
 from app.store import Store
-from engine import Budget, EngineError, available_memory, parse_budget
+from engine import Budget, EngineError, available_memory, parse_budget, parse_skip
 
 if TYPE_CHECKING:
     from app.fetch import Fetches
@@ -35,8 +35,6 @@ class DialogActions(App[int]):
     chat: ChatScreen
     settings_file: SettingsFile
     store: Store
-    chosen: Chosen
-    """What the command line said, which holds for every model."""
 
     @cached_property
     def fetches(self) -> Fetches:
@@ -52,7 +50,7 @@ class DialogActions(App[int]):
 
     def load_model(self, path: Path) -> None:
         """Load a model as the settings say, those for it alone before those for all."""
-        self.chat.load(load_options(self.settings_file.values, path, self.chosen))
+        self.chat.load(load_options(self.settings_file.values, path, self.chat.chosen))
 
     def watch_fetches(self) -> None:
         """Tell of a download that ended while its screen was closed; load it where nothing is loaded."""
@@ -127,14 +125,67 @@ class DialogActions(App[int]):
             self.push_screen(screen)
 
     def _use_budget(self, memory: BudgetOf, budget: Budget | None) -> None:
-        if memory == "ram_budget" and self.chosen.ram_budget is not None:  # what is said later holds
-            self.chosen = replace(self.chosen, ram_budget=budget)
-        elif memory == "vram_budget" and self.chosen.vram_budget is not None:
-            self.chosen = replace(self.chosen, vram_budget=budget)
+        if memory == "ram_budget" and self.chat.chosen.ram_budget is not None:  # what is said later holds
+            self.chat.chosen = replace(self.chat.chosen, ram_budget=budget)
+        elif memory == "vram_budget" and self.chat.chosen.vram_budget is not None:
+            self.chat.chosen = replace(self.chat.chosen, vram_budget=budget)
         if self.chat.bridge.set_budget(memory, budget):
             self.chat.notice("hint", "")  # of a size that was none, it may be
         else:
             self.chat.hint(_("no model is loaded"))
+
+    def action_skip(self, rule: str = "") -> None:
+        """Choose which blocks are left out; without a rule show what that does."""
+        if not rule:
+            from app.screens.skip import SkipScreen
+
+            if not self.in_dialog:
+                present = self.chat.decoding.skip
+                self.push_screen(SkipScreen(lambda: self.chat.bridge.snapshot, present), self._use_rule)
+            return
+        self._use_rule(rule)
+
+    def _use_rule(self, rule: str | None) -> None:
+        if rule:
+            try:
+                self.chat.choose_skip(parse_skip(rule))
+            except ValueError as error:
+                self.chat.hint(str(error))
+
+    def action_draft(self, kind: str = "") -> None:
+        """Choose who drafts; without a kind show all."""
+        from app.screens.choices import Drafting, DraftScreen, read_drafting
+
+        def use(drafting: Drafting | None) -> None:
+            if drafting is not None:
+                self.chat.choose_draft(*drafting)
+
+        if kind:
+            try:
+                use(read_drafting(kind))
+            except ValueError as error:
+                self.chat.hint(str(error))
+        elif not self.in_dialog:
+            model = self.chat.draft_model
+            name = sanitize_line(model.stem) if model is not None else ""
+            self.push_screen(DraftScreen(self.chat.decoding, name, self.chat.gain), use)
+
+    async def action_compare(self, switch: str = "") -> None:
+        """Answer a message twice, with one switch changed; without its name ask which."""
+        from app.comparison import Switched
+        from app.screens.choices import SwitchedScreen
+
+        async def use(what: Switched | None) -> None:
+            if what is not None:
+                await self.chat.compare(what)
+
+        if switch:
+            try:
+                await use(Switched(switch.strip().lower()))
+            except ValueError:
+                self.chat.hint(_("there is no switch {name}: skip, draft or greedy").format(name=switch))
+        elif not self.in_dialog and (found := self.chat.comparable()) is not None:
+            self.push_screen(SwitchedScreen(found[1].way, self.chat.usual), use)
 
     def action_tiers(self) -> None:
         """Show more of where the weights are: a strip, a panel, the whole screen, nothing."""

@@ -5,11 +5,27 @@ Knows turns and the engine's replies; does not know who pulls them or shows them
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, field
+from typing import Final
 
 from app.conversation import Conversation, Turn, TurnStatus
 from app.i18n import _
-from engine import ContextError, FinishReason, ModelInfo, Overflow, Reply, ReplyStatus, SamplingParams
+from app.request import ORDINARY
+from app.store.decoding_json import decoding_facts
+from engine import (
+    ContextError,
+    DecodingOptions,
+    FinishReason,
+    ModelInfo,
+    Overflow,
+    Reply,
+    ReplyStatus,
+    SamplingParams,
+)
+
+_ENOUGH_TO_TELL: Final = 0.03
+"""Share of a measurement from which on its end can be told."""
 
 
 @dataclass(slots=True)
@@ -24,6 +40,8 @@ class LiveReply:
     """How to draw tokens, as wanted last; the reply says what is in effect."""
     overflow: Overflow
     """What happens when the conversation does not fit the context."""
+    decoding: DecodingOptions = ORDINARY
+    """How to compute ids, as wanted last; the reply says what is in effect."""
     told: list[Turn] = field(default_factory=list)
     """The turns that were sent to the model."""
     reply: Reply | None = None
@@ -34,10 +52,14 @@ class LiveReply:
     """How far the reply has been read."""
     saved_at: float = 0.0
     """When the text was saved last, on the monotonic clock."""
+    calibrating_at: float = 0.0
+    """Monotonic clock when it began to be measured what leaving blocks out does; 0 while it is not."""
 
     @property
     def phase(self) -> str:
-        """What the reply waits for, in words; empty once it has text."""
+        """What the reply waits for, in words; empty once it has text and grows."""
+        if self.reply is not None and self.reply.status is ReplyStatus.CALIBRATE:
+            return self._calibrating(self.reply.stats.calibrated_share)
         if self.turn.text:
             return ""
         if self.reply is None:
@@ -52,10 +74,30 @@ class LiveReply:
             words += " · " + _("{seconds:.0f} s left").format(seconds=max(1.0, left))
         return words
 
+    def _calibrating(self, share: float) -> str:
+        words = _("measuring what leaving blocks out does: {share}").format(share=f"{share:.0%}")
+        elapsed = time.monotonic() - self.calibrating_at
+        if self.calibrating_at and share >= _ENOUGH_TO_TELL:
+            left = elapsed * (1 - share) / share
+            words += " · " + _("{seconds:.0f} s left").format(seconds=max(1.0, left))
+        return words
+
     @property
     def pending(self) -> bool:
         """Whether the engine has yet to acknowledge how tokens are to be drawn."""
         return self.reply is not None and not self.reply.done and self.reply.sampling != self.sampling
+
+    @property
+    def pending_decoding(self) -> bool:
+        """Whether the engine has yet to acknowledge how ids are to be computed."""
+        return self.reply is not None and not self.reply.done and self.reply.decoding != self.decoding
+
+    def note_phase(self, reply: Reply) -> None:
+        """Take note of when measuring begins and ends."""
+        if reply.status is not ReplyStatus.CALIBRATE:
+            self.calibrating_at = 0.0
+        elif not self.calibrating_at:
+            self.calibrating_at = time.monotonic()
 
     def note_settings(self, reply: Reply) -> None:
         """Keep with the turn what was left out of its prompt, and what was changed while it grew."""
@@ -64,6 +106,10 @@ class LiveReply:
             made_by["seen_from"] = self.told[n_dropped].id
         if reply.sampling_changes:
             made_by["changes"] = [[at, asdict(sampling)] for at, sampling in reply.sampling_changes]
+        if reply.decoding_changes:
+            made_by["decoding_changes"] = [
+                [at, decoding_facts(decoding)] for at, decoding in reply.decoding_changes
+            ]
 
     def outcome(self, reply: Reply) -> tuple[TurnStatus, str]:
         """Return how `reply` ended and what to say about it."""

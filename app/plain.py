@@ -25,6 +25,7 @@ from app.live_reply import LiveReply
 from app.models.options import Chosen, load_options
 from app.new_conversation import new_conversation
 from app.plain_commands import Commands
+from app.plain_words import ending_words, plain_words
 from app.sanitize import sanitize, sanitize_line
 from app.settings import SettingsFile
 from app.slash import message_of
@@ -226,7 +227,8 @@ class PlainChat:
     def _ask(self, *added: Turn) -> None:
         conversation = self.workspace.current
         system, sampling, overflow = self._commands.chosen()
-        live = self.bridge.ask(conversation, system, sampling, overflow)
+        decoding = self._commands.decoding.chosen()
+        live = self.bridge.ask(conversation, system, sampling, overflow, decoding)
         self.store.add(conversation, *added, live.turn)
         self._written, self._told_at = 0, time.monotonic()
         self._pull_until(lambda: self.bridge.live(conversation) is None)
@@ -271,42 +273,9 @@ class PlainChat:
             self.say(
                 _("the reply failed: {error}").format(error=sanitize_line(plain_words(str(reply.error))))
             )
-        stats = live.turn.stats
-        words = []
-        if reply is not None and reply.finish_reason is FinishReason.CANCELLED:
-            words.append(_("stopped"))
-        elif reply is not None and reply.finish_reason is FinishReason.LENGTH:
-            words.append(_("ended here: no more tokens fit; /new begins a new conversation"))
-        if stats.dropped_messages:
-            words.append(_("{n} messages did not fit and were left out").format(n=stats.dropped_messages))
-        if stats.completion_tokens:
-            counts = _("{prompt} prompt tokens, {cached} of them known; {n} tokens, {speed:.1f} per second")
-            words.append(
-                counts.format(
-                    prompt=stats.prompt_tokens,
-                    cached=stats.cached_tokens,
-                    n=stats.completion_tokens,
-                    speed=stats.decode_tok_s,
-                )
-            )
+        words = list(ending_words(live))
         if words:
             self.say(f"[{'; '.join(words)}]")
-
-
-def plain_words(text: str) -> str:
-    """Return an engine's text with the options of the command line in the words of this mode."""
-    for option, words in (
-        ("(-c)", _("(`context` in settings.toml)")),
-        ("(-t)", _("(`threads` in settings.toml)")),
-        ("(--ram-budget)", "(/budget)"),
-        ("--ram-budget", "/budget"),
-        ("(--vram-budget)", "(/vram)"),
-        ("--vram-budget", "/vram"),
-        ("(--kv-type q8_0)", _("(`kv_type` in settings.toml)")),
-        ("(--device cpu)", _("(`device` in settings.toml)")),
-    ):
-        text = text.replace(option, words)
-    return text
 
 
 def run_plain(engine: ChatEngine, model: Path | None = None, chosen: Chosen | None = None) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from app.bridge import BudgetOf
 from app.conversation import Conversation, TurnStatus
 from app.i18n import _
+from app.model_settings import ModelSettings
 from app.models import resolve_model
+from app.plain_decoding import DecodingCommands
 from app.sampling_fields import FIELDS, SEED, with_values
 from app.sanitize import sanitize, sanitize_line
-from app.settings import ModelSettings
 from app.slash import Problem, parse
 from engine import EngineError, EngineState, Overflow, SamplingParams, parse_budget
 
@@ -33,6 +34,7 @@ class Commands:
     def __init__(self, chat: PlainChat) -> None:
         """Act on `chat`."""
         self._chat = chat
+        self.decoding = DecodingCommands(chat)
         self._listed: list[int] = []
         """Ids of the conversations that `/history` listed last."""
         self._methods: dict[str, Callable[[str], None]] = {
@@ -44,6 +46,8 @@ class Commands:
             "model": self._model,
             "budget": lambda text: self._budget("ram_budget", text),
             "vram": lambda text: self._budget("vram_budget", text),
+            "skip": self.decoding.skip,
+            "draft": self.decoding.draft,
             "retry": self._retry,
             "history": self._history,
             "open": self._open,
@@ -90,6 +94,11 @@ class Commands:
             ("/model [NAME]", _("load another model, or say which is loaded")),
             ("/budget [SIZE]", _("memory for the model, such as 8G or 50%; alone, the default")),
             ("/vram [SIZE]", _("memory of the GPU for it, such as 20G or 80%; alone, the default")),
+            ("/skip [RULE]", _("leave blocks out, such as kl=0.05, cos=0.98 or blk.10-12; off is none")),
+            (
+                "/draft [WHO [N]]",
+                _("ngram, self, resident, exit, a smaller model or off; N tokens at a time"),
+            ),
             ("/delete", _("delete this conversation")),
             ("/undo", _("bring back what was deleted")),
             ("/quit", _("quit; everything is saved")),

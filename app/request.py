@@ -10,10 +10,12 @@ from itertools import zip_longest
 from typing import Final
 
 from app.conversation import Turn
-from engine import Message, Overflow, Request, SamplingParams
+from engine import DecodingOptions, Message, Overflow, Request, SamplingParams
 
 COMPLETION_TOKENS: Final = 256
 """A base model seldom ends by itself; this many tokens are continued at a time."""
+ORDINARY: Final = DecodingOptions()
+"""All blocks in every pass, and no drafts."""
 
 
 def seen_from(turns: Sequence[Turn]) -> int | None:
@@ -45,6 +47,7 @@ def build_request(
     system: str,
     sampling: SamplingParams,
     overflow: Overflow = Overflow.STOP,
+    decoding: DecodingOptions = ORDINARY,
 ) -> Request:
     """Return the request for the reply that follows `told` (see `told_turns`).
 
@@ -53,7 +56,12 @@ def build_request(
     """
     if not has_template:
         prompt = "".join(turn.text if turn.role == "assistant" else "\n" + turn.told for turn in told)
-        return Request(prompt=prompt.removeprefix("\n"), sampling=sampling, max_tokens=COMPLETION_TOKENS)
+        return Request(
+            prompt=prompt.removeprefix("\n"),
+            sampling=sampling,
+            decoding=decoding,
+            max_tokens=COMPLETION_TOKENS,
+        )
     messages = [Message("system", system)] if system else []
     messages += [Message(turn.role, turn.told) for turn in told]
-    return Request(messages=tuple(messages), sampling=sampling, overflow=overflow)
+    return Request(messages=tuple(messages), sampling=sampling, decoding=decoding, overflow=overflow)

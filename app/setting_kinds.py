@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from app.devices import parse_device
 from app.i18n import _
 from app.locations import expanded
-from engine import Budget, parse_budget
+from engine import Budget, SkipChoice, parse_budget, parse_skip
 
 
 class Kind(Protocol):
@@ -142,6 +142,19 @@ class Device:
     def shown(self, value: str | None) -> str:
         """Return its name."""
         return value or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Which blocks are left out, such as "cos=0.98" or "blk.10-12", or None."""
+
+    def read(self, value: object) -> SkipChoice | None:
+        """Return the choice."""
+        return parse_skip(_text(value))
+
+    def write(self, value: SkipChoice | None) -> str | None:
+        """Return it as text."""
+        return None if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,28 +18,21 @@ from typing import Any, Final
 import tomli_w
 
 from app.i18n import LANGUAGES
-from app.setting_kinds import SWITCH, Choice, Device, File, Folders, Kind, Memory, Named, Number, Text
+from app.model_settings import (
+    BUDGET,
+    CONTEXT,
+    DEVICE,
+    ENGINE,
+    KV_TYPE,
+    VRAM,
+    ModelSettings,
+    ModelTables,
+    sound_tables,
+)
+from app.setting_kinds import SWITCH, Choice, File, Folders, Kind, Named, Number, Text
 from engine import Budget, KVType, Overflow, SamplingParams
 
 DEFAULT_THEME: Final = "kestrel"
-_ENGINE: Final = "automatic"
-_CONTEXT: Final = Number(1, 1 << 24, "tokens", _ENGINE)
-_BUDGET: Final = Memory("70 % of what is free")
-_DEVICE: Final = Device(_ENGINE)
-_VRAM: Final = Memory("90 % of what is free there", of="the free video memory")
-_KV_TYPE: Final = Choice({KVType.F16: "16 bits", KVType.Q8_0: "8 bits"})
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSettings:
-    """What was chosen for one model; None leaves it to the general settings."""
-
-    context: int | None = None
-    ram_budget: Budget | None = None
-    greedy: bool | None = None
-    device: str | None = None
-    vram_budget: Budget | None = None
-    kv_type: KVType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +52,6 @@ class _Sampling:
         """Return the table; None is left out, for TOML has no word for it."""
         pairs = ((part.name, getattr(value, part.name)) for part in fields(value))
         return {name: number for name, number in pairs if number is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """The tables `[models."..."]`."""
-
-    def read(self, value: object) -> dict[str, ModelSettings]:
-        """Return the settings of every model; see `_sound`, which leaves only what can be read."""
-        if not isinstance(value, Mapping):
-            raise TypeError("must be a table for each model")
-        return {
-            name: ModelSettings(**{key: _OF_A_MODEL[key].read(part) for key, part in table.items()})
-            for name, table in value.items()
-        }
-
-    def write(self, value: Mapping[str, ModelSettings]) -> dict[str, dict[str, Any]] | None:
-        """Return the tables of the models for which something was chosen."""
-        tables = {
-            name: {
-                key: kind.write(chosen)
-                for key, kind in _OF_A_MODEL.items()
-                if (chosen := getattr(settings, key)) is not None
-            }
-            for name, settings in value.items()
-        }
-        return {name: table for name, table in tables.items() if table} or None
-
-
-_OF_A_MODEL: Final[dict[str, Kind]] = {
-    "context": _CONTEXT,
-    "ram_budget": _BUDGET,
-    "greedy": SWITCH,
-    "device": _DEVICE,
-    "vram_budget": _VRAM,
-    "kv_type": _KV_TYPE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +114,7 @@ class Settings:
     context: int | None = field(
         default=None,
         metadata=_entry(
-            _CONTEXT,
+            CONTEXT,
             "context",
             "How much of a conversation the model sees; for the next model that is loaded",
             _MODEL,
@@ -166,7 +123,7 @@ class Settings:
     threads: int | None = field(
         default=None,
         metadata=_entry(
-            Number(1, 1024, "", _ENGINE),
+            Number(1, 1024, "", ENGINE),
             "threads",
             "Processor threads that compute; for the next model that is loaded",
             _MODEL,
@@ -175,13 +132,13 @@ class Settings:
     ram_budget: Budget | None = field(
         default=None,
         metadata=_entry(
-            _BUDGET, "memory budget", "Memory that the weights may take, such as 8G or 50%", _MODEL
+            BUDGET, "memory budget", "Memory that the weights may take, such as 8G or 50%", _MODEL
         ),
     )
     device: str | None = field(
         default=None,
         metadata=_entry(
-            _DEVICE,
+            DEVICE,
             "device",
             "What computes: cpu, cuda or cuda:1; automatic is the first GPU, if there is one",
             _MODEL,
@@ -190,7 +147,7 @@ class Settings:
     vram_budget: Budget | None = field(
         default=None,
         metadata=_entry(
-            _VRAM,
+            VRAM,
             "video memory",
             "Memory of the GPU that a model may take, such as 20G or 80%",
             _MODEL,
@@ -199,7 +156,7 @@ class Settings:
     kv_type: KVType = field(
         default=KVType.F16,
         metadata=_entry(
-            _KV_TYPE,
+            KV_TYPE,
             "KV cache",
             "How a GPU keeps the context; 8 bits take about half the room",
             _MODEL,
@@ -253,7 +210,7 @@ class Settings:
     """Whether the welcome of the first start was shown."""
     sampling: SamplingParams = field(default=SamplingParams(), metadata=_entry(_Sampling()))
     """How tokens are drawn."""
-    models: Mapping[str, ModelSettings] = field(default_factory=dict, metadata=_entry(_Models()))
+    models: Mapping[str, ModelSettings] = field(default_factory=dict, metadata=_entry(ModelTables()))
     """What was chosen for single models, by their file."""
 
 
@@ -316,7 +273,7 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
         return Settings(), [f"settings {path} cannot be read ({error}): defaults are used"]
     settings, problems = Settings(), []
     if isinstance(table.get("models"), dict):
-        table["models"], unusable = _sound(table["models"])
+        table["models"], unusable = sound_tables(table["models"])
         problems = [f"settings {path}: models.{line}: the general one is used" for line in unusable]
     for key, value in table.items():
         try:
@@ -328,24 +285,6 @@ def load_settings(path: Path) -> tuple[Settings, list[str]]:
                 f"settings {path}: {key} = {value!r} cannot be used ({error}): the default is used"
             )
     return settings, problems
-
-
-def _sound(models: Mapping[str, object]) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Return what can be used of the tables of models, and what cannot: one bad key costs no other."""
-    sound: dict[str, dict[str, object]] = {}
-    problems = []
-    for name, table in models.items():
-        sound[name] = {}
-        for key, value in table.items() if isinstance(table, dict) else [("", table)]:
-            try:
-                _OF_A_MODEL[key].read(value)
-            except KeyError:
-                problems.append(f"{name!r}: {f'unknown key {key!r}' if key else 'it must be a table'}")
-            except (TypeError, ValueError) as error:
-                problems.append(f"{name!r}: {key} = {value!r} cannot be used ({error})")
-            else:
-                sound[name][key] = value
-    return sound, problems
 
 
 def save_settings(settings: Settings, path: Path, *, keep_copy: bool = False) -> None:

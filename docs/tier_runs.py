@@ -285,7 +285,7 @@ def links(subject: Subject) -> None:
     if subject.device == "cpu":
         return
     from engine.backends.gpus import open_gpu
-    from engine.benchmark_gpu import gpu_ceilings
+    from engine.measuring.benchmark_gpu import gpu_ceilings
 
     gpu, facts = open_gpu(subject.device, locations.cache_dir())
     with closing(gpu):

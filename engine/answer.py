@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from engine.config import Message, Overflow, Request
+from engine.decoding import Way, ways
 from engine.errors import CancelledError, ContextError, TemplateError
 from engine.events import FinishReason, GenerationStats, Reply, ReplyStatus
 from engine.generate import generate
@@ -19,6 +20,8 @@ from engine.logits import Logits
 from engine.overflow import drop_oldest, prompt_room
 from engine.prompt import PromptEncoder
 from engine.sampler import Sampler
+from engine.skipping.skip_choice import NOTHING
+from engine.speculative import Drawn, Speculation
 from engine.stops import StopStrings
 from engine.tiers.streamer import StreamStats
 from engine.tokenizer import Detokenizer
@@ -48,32 +51,35 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
     prompt = _encode(loaded, request)
     if not prompt.ids:
         raise ContextError("the prompt is empty: give at least one character to continue")
-    sampler = Sampler(request.sampling)
-    n_cached = session.rewind(prompt.ids)
+    draw, speculation = _Drawing(reply, len(prompt.ids)), Speculation(loaded.costs)
     counted = GenerationStats(
-        prompt_tokens=len(prompt.ids),
-        cached_tokens=n_cached,
-        seed=sampler.seed,
-        dropped_messages=prompt.dropped,
+        prompt_tokens=len(prompt.ids), seed=draw.sampler.seed, dropped_messages=prompt.dropped
     )
+    writer = _Writer(reply, loaded, asked_at, counted, speculation, on_step)
+    next_way = ways(loaded, reply, prompt.ids, writer.calibrated)
 
-    def draw(logits: Logits, history: Sequence[int]) -> int:
-        sampler.params = reply.take_sampling()
-        return sampler(logits, history)
+    def way() -> Way:
+        writer.way = next_way()
+        return writer.way
 
-    writer = _Writer(reply, loaded, asked_at, counted, on_step)
-    token_ids = generate(
-        loaded.model,
-        session,
-        prompt.ids[n_cached:],
-        draw,
-        max_tokens=request.max_tokens,
-        stop_ids=loaded.tokenizer.stop_ids,
-        chunk=loaded.chunk,
-        cancel=reply.cancel_token,
-        on_prefill=writer.prefilled,
-    )
     try:
+        n_known = min(session.common(prompt.ids), len(prompt.ids) - 1)
+        n_cached = session.rewind(prompt.ids, way().skip)
+        speculation.recomputed = n_known - n_cached
+        writer.begin(n_cached)
+        token_ids = generate(
+            loaded.model,
+            session,
+            prompt.ids[n_cached:],
+            draw,
+            max_tokens=request.max_tokens,
+            stop_ids=loaded.tokenizer.stop_ids,
+            chunk=loaded.chunk,
+            cancel=reply.cancel_token,
+            on_prefill=writer.prefilled,
+            ways=way,
+            speculation=speculation,
+        )
         reason = writer.write(token_ids)
     except CancelledError:
         reason = FinishReason.CANCELLED
@@ -82,6 +88,27 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
         # After a stop string the ids say more than the text, and their text begins no later prompt. A prompt
         # alone need not be kept as it was cut: going on in the middle of a word it would be cut otherwise.
         session.remember(prompt.text + prompt.mark(reply.text), prompt.ids + reply.token_ids)
+
+
+class _Drawing:
+    """The sampler of one reply, with the parameters that are wanted by then."""
+
+    def __init__(self, reply: Reply, n_prompt: int) -> None:
+        """Seed it as the request says."""
+        self.sampler = Sampler(reply.request.sampling)
+        self._reply = reply
+        self._n_prompt = n_prompt
+
+    def __call__(self, logits: Logits, history: Sequence[int]) -> int:
+        """Draw the id that follows."""
+        # Those of one pass are drawn alike: what is noted as changed counts from the ids that were written.
+        if len(history) == self._n_prompt + len(self._reply.token_ids):
+            self.sampler.params = self._reply.take_sampling()
+        return self.sampler(logits, history)
+
+    def guess(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
+        """See `Draw.guess`."""
+        return self.sampler.guess(logits, history, ahead)
 
 
 class _Writer:
@@ -93,10 +120,15 @@ class _Writer:
         loaded: LoadedModel,
         asked_at: float,
         stats: GenerationStats,
+        speculation: Speculation,
         on_step: Callable[[], None],
     ) -> None:
-        """Begin with the counts in `stats`, times from now on."""
+        """Hold the counts in `stats`, and those of speculation; `begin` follows."""
+        self.way = Way()
+        """How the last pass was computed, or the next one is to be."""
         self._reply = reply
+        self._loaded = loaded
+        self._speculation = speculation
         self._detokenizer = Detokenizer(loaded.tokenizer)
         self._tiers = loaded.backend.tiers
         self._read_before = self._reads()
@@ -105,13 +137,25 @@ class _Writer:
         self._began_at = perf_counter()
         self._stats = stats
         self._on_step = on_step
-        reply.update(ReplyStatus.PREFILL, stats)
-        on_step()
 
     @property
     def stopped_by_text(self) -> bool:
         """Whether a stop string ended the reply."""
         return self._stops.met
+
+    def calibrated(self, share: float) -> None:
+        """Note how far calibration is, which the reply waits for."""
+        self._stats = replace(self._stats, calibrated_share=share)
+        self._reply.update(ReplyStatus.CALIBRATE, self._stats)
+        self._on_step()
+
+    def begin(self, n_cached: int) -> None:
+        """Begin the prompt, of which so many ids need not be computed; times from now on."""
+        self._began_at = perf_counter()
+        self._stats = replace(self._stats, cached_tokens=n_cached)
+        self._count_decoding()
+        self._reply.update(ReplyStatus.PREFILL, self._stats)
+        self._on_step()
 
     def prefilled(self, n_done: int) -> None:
         """Note how far the prompt is."""
@@ -119,11 +163,11 @@ class _Writer:
         self._reply.update(ReplyStatus.PREFILL, self._stats)
         self._on_step()
 
-    def write(self, token_ids: Generator[int, None, FinishReason]) -> FinishReason:
+    def write(self, token_ids: Generator[Drawn, None, FinishReason]) -> FinishReason:
         """Write ids until they end or their text meets a stop string."""
         while not self._stops.met:
             try:
-                token_id = next(token_ids)
+                token_id = next(token_ids).token_id
             except StopIteration as end:
                 reason: FinishReason = end.value
                 return reason
@@ -135,6 +179,7 @@ class _Writer:
 
     def finish(self, reason: FinishReason) -> None:
         """Write what was held back, and end the reply."""
+        self._count_decoding()
         self._count_reads()
         text = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
         if text:
@@ -146,9 +191,26 @@ class _Writer:
         if not stats.completion_tokens:
             # Prefill ends with the first id: its logits are part of it.
             stats = replace(stats, ttft_s=now - self._asked_at, prefill_s=now - self._began_at)
+            n_pass = min(stats.prefilled_tokens, self._loaded.chunk)
+            pass_s = stats.prefill_s * n_pass / max(1, stats.prefilled_tokens)
+            self._loaded.costs.passes(self.way.skip).add_prompt(n_pass, pass_s)
         decode_s = now - self._began_at - stats.prefill_s
         self._stats = replace(stats, completion_tokens=stats.completion_tokens + 1, decode_s=decode_s)
+        self._count_decoding()
         self._count_reads()
+
+    def _count_decoding(self) -> None:
+        way, counts, known = self.way, self._speculation, self._loaded.calibration
+        self._stats = replace(
+            self._stats,
+            drafted_tokens=counts.drafted,
+            accepted_tokens=counts.accepted,
+            drafts_at_once=counts.at_once,
+            skipped_blocks=len(way.skip),
+            skip_effect=known.effect(way.skip) if known is not None and way.skip else None,
+            recomputed_tokens=counts.recomputed,
+            plain_step_s=self._loaded.costs.plain_step_s(NOTHING),
+        )
 
     def _reads(self) -> StreamStats:
         return StreamStats() if self._tiers is None else self._tiers.stats

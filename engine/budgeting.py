@@ -37,7 +37,7 @@ def change_ram_budget(loaded: LoadedModel, budget: Budget | None, stopped: Calla
     if isinstance(tiers, GpuTiers):
         room = room_for_gpu_host(
             loaded.model.config,
-            options,
+            loaded.granted(options),
             loaded.info.max_context,
             available_memory() + tiers.ram_held,
         )
@@ -73,7 +73,8 @@ def change_vram_budget(loaded: LoadedModel, budget: Budget | None) -> bool:
         loaded.budget_notices = (_NO_VRAM,)
         return True
     options = replace(loaded.options, vram_budget=budget)
-    budgets = tiers.where.budgets._replace(vram=granted_bytes(options, tiers.vram_available))
+    granted = granted_bytes(loaded.granted(options), tiers.vram_available)
+    budgets = tiers.where.budgets._replace(vram=granted)
     if _changed(loaded, tiers, "GPU memory budget", lambda: tiers.change(budgets)):
         loaded.options, loaded.budget_notices = options, ()
     return True
@@ -115,7 +116,7 @@ def _tell(loaded: LoadedModel, tiers: TieredWeights | GpuTiers[Any], text: str) 
 def _room(loaded: LoadedModel, tiers: TieredWeights, budget: Budget | None) -> Room:
     """Divide the budget; what the model holds already counts as available to it. Raises as loading does."""
     config, context = loaded.model.config, loaded.info.max_context
-    options = replace(loaded.options, ram_budget=budget)
+    options = loaded.granted(replace(loaded.options, ram_budget=budget))
     cache = loaded.info.kv_bytes * len(loaded.session.ids) // context  # what was never written takes nothing
     chunk = min(options.chunk or DEFAULT_CHUNK, context)
     held = tiers.plan.ram_bytes + scratch_bytes(config, chunk) + cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engine.skipping.skip_choice import SkipChoice
 from engine.tiers.budget import Budget
 from engine.tiers.wishes import PlaceRule
 
@@ -44,6 +45,50 @@ class ExecutorChoice(StrEnum):
     """The processor."""
     HYBRID = "hybrid"
     """Both at once, shared out by the measured rates."""
+
+
+class DraftKind(StrEnum):
+    """Who proposes ids that the model then verifies, several in one pass."""
+
+    OFF = "off"
+    NGRAM = "ngram"
+    """What followed the same ids earlier in prompt or reply."""
+    MODEL = "model"
+    """A smaller model with the same vocabulary."""
+    SELF = "self"
+    """The model itself without blocks that calibration found to matter least."""
+    RESIDENT = "resident"
+    """The model itself without the blocks that would have to be fetched for each pass."""
+    EXIT = "exit"
+    """The model's first layers and its head: an experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOptions:
+    """How the ids of a reply are computed: what is left out, and what is proposed for verification.
+
+    Drafts change no reply; leaving blocks out does. Raises ValueError where a number is out of range.
+    """
+
+    skip: SkipChoice | None = None
+    """Blocks left out of every pass; lossy."""
+    draft: DraftKind = DraftKind.OFF
+    draft_k: int | None = None
+    """Ids proposed at a time; None lets measured costs and acceptance choose, none at all where it does not
+    pay."""
+    exit_layer: int | None = None
+    """Of EXIT: how many layers draft; None takes half of them."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.draft_k is not None and not 1 <= self.draft_k <= MOST_DRAFTS:
+            raise ValueError(f"draft_k is {self.draft_k}: it must lie between 1 and {MOST_DRAFTS}")
+        if self.exit_layer is not None and self.exit_layer < 1:
+            raise ValueError(f"exit_layer is {self.exit_layer}: it must be at least 1")
+
+
+MOST_DRAFTS = 23
+"""With the id before them, columns that a matrix product of one pass takes at full efficiency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +131,8 @@ class LoadOptions:
     link_limit: float | None = None
     """Bytes per second that copies to a GPU are slowed down to, to imitate another machine; None is full
     speed."""
+    draft_model: Path | None = None
+    """A smaller model with the same vocabulary, to draft for this one; None is none."""
 
     @property
     def wishes_for_gpu(self) -> tuple[str, ...]:
@@ -181,6 +228,8 @@ class Request:
     """Raw text to continue instead of a conversation; no template is applied."""
     sampling: SamplingParams = SamplingParams()
     """How to draw tokens."""
+    decoding: DecodingOptions = DecodingOptions()
+    """How their logits are computed."""
     max_tokens: int | None = None
     """Upper bound of reply tokens; None stops at the end of the context."""
     stop: tuple[str, ...] = ()

@@ -319,6 +319,8 @@ class Engine:
             ram_budget=command.options.ram_budget,
             vram_budget=command.options.vram_budget,
             notices=loaded.notices,
+            calibration=loaded.calibration,
+            draft_model=None if loaded.draft is None else loaded.draft.info,
         )
 
     def _show_progress(self, stage: str, progress: float) -> None:
@@ -353,7 +355,9 @@ class Engine:
         except Exception as error:  # noqa: BLE001  the thread must outlive whatever a prompt provokes
             reply.finish(FinishReason.ERROR, reply.stats, _told(error))
         self._moving = True  # a pass may have begun moves, or left some
-        self._publish(state=EngineState.READY, context_used=len(loaded.session.ids))
+        self._publish(
+            state=EngineState.READY, context_used=len(loaded.session.ids), calibration=loaded.calibration
+        )
 
     def _show_pass(self, loaded: LoadedModel, reply: Reply) -> None:
         tiers = loaded.backend.tiers
@@ -361,6 +365,7 @@ class Engine:
             context_used=len(loaded.session.ids),
             decode_tok_s=reply.stats.decode_tok_s or self._snapshot.decode_tok_s,
             tiers=None if tiers is None else tiers.snapshot(),
+            calibration=loaded.calibration,
         )
 
     def _let_go(self) -> None:
@@ -380,6 +385,8 @@ class Engine:
             vram_budget=None,
             decode_tok_s=0.0,
             notices=(),
+            calibration=None,
+            draft_model=None,
         )
 
 

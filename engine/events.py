@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.cancel import CancelToken
-from engine.config import Request, SamplingParams
+from engine.config import DecodingOptions, Request, SamplingParams
 from engine.errors import EngineError
+from engine.skipping.calibrated import Calibration, SkipEffect
 from engine.tiers.budget import Budget
 
 
@@ -34,6 +35,8 @@ class ReplyStatus(StrEnum):
     """Where a reply stands."""
 
     QUEUED = "queued"
+    CALIBRATE = "calibrate"
+    """What leaving blocks out would do is being measured, since the reply is to do so."""
     PREFILL = "prefill"
     DECODE = "decode"
     DONE = "done"
@@ -68,6 +71,33 @@ class GenerationStats:
     dropped_messages: int = 0
     """Messages of the request, its oldest but for the system prompt, that did not fit and were left out."""
 
+    calibrated_share: float = 0.0
+    """How far calibration is, 0 to 1, while the reply waits for it."""
+    drafted_tokens: int = 0
+    """Ids proposed and verified."""
+    accepted_tokens: int = 0
+    """Of those, the ids that were taken; the id that corrects a wrong one is not counted."""
+    drafts_at_once: int = 0
+    """Ids proposed at a time now; 0 where drafting is off, or does not pay at present."""
+    skipped_blocks: int = 0
+    """Layer blocks left out of every pass now."""
+    skip_effect: SkipEffect | None = None
+    """What leaving them out does; None where nothing is left out, or nothing was measured."""
+    recomputed_tokens: int = 0
+    """Ids computed again because other blocks are left out now than when they were computed."""
+    plain_step_s: float = 0.0
+    """A decode step without drafts and with all blocks, as measured in this conversation; 0 before any."""
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the proposed ids that were taken; 0 before any."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+    @property
+    def speed_up(self) -> float:
+        """Decoding speed against plain steps; 0 where either was not measured."""
+        return self.decode_tok_s * self.plain_step_s
+
     @property
     def prefill_tok_s(self) -> float:
         """Computed prompt tokens per second."""
@@ -96,6 +126,12 @@ class Reply:
         """What `change_sampling` changed: the tokens drawn before, and what was in effect from then on."""
         self.wanted_sampling = request.sampling
         """What was asked for last; the engine thread takes it over between two tokens."""
+        self.decoding = request.decoding
+        """How ids are computed, as far as the engine has taken note."""
+        self.decoding_changes: tuple[tuple[int, DecodingOptions], ...] = ()
+        """What `change_decoding` changed: the tokens drawn before, and what was in effect from then on."""
+        self.wanted_decoding = request.decoding
+        """What was asked for last; the engine thread takes it over between two passes."""
         self.token_ids: list[int] = []
         self._parts: list[str] = []
         self._condition = threading.Condition()
@@ -135,7 +171,22 @@ class Reply:
         """
         self.wanted_sampling = params
 
+    def change_decoding(self, options: DecodingOptions) -> None:
+        """Compute with `options` from the next pass on; `decoding` tells when they hold.
+
+        Safe from any thread.
+        """
+        self.wanted_decoding = options
+
     # -- for the engine thread
+
+    def take_decoding(self) -> DecodingOptions:
+        """Take over what `change_decoding` asked for, and return how the next pass is to be computed."""
+        wanted = self.wanted_decoding
+        if wanted != self.decoding:
+            self.decoding_changes = (*self.decoding_changes, (len(self.token_ids), wanted))
+            self.decoding = wanted
+        return wanted
 
     def take_sampling(self) -> SamplingParams:
         """Take over what `change_sampling` asked for, and return what the next token is drawn with."""
@@ -340,6 +391,8 @@ class TierSnapshot:
     """Whether every block is where the plan wants it; False while a model loads or blocks move."""
     gpu: GpuFacts | None = None
     """None where the processor computes."""
+    skipped: frozenset[int] = frozenset()
+    """Blocks, by index, that passes leave out now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +433,7 @@ class EngineSnapshot:
     """`time.monotonic()` of this snapshot."""
     cores: int = 0
     """Cores that this process may use."""
+    calibration: Calibration | None = None
+    """What is known of leaving blocks of the loaded model out; None before it was measured."""
+    draft_model: ModelInfo | None = None
+    """The smaller model that drafts, where one is loaded."""

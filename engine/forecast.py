@@ -94,6 +94,11 @@ class Forecast:
         return self.host.ram_bytes + self.room.scratch + n_cpu_layers * self.gpu.sizes.host_kv_layer_bytes
 
     @property
+    def vram_bytes(self) -> int:
+        """The GPU's memory that the model would take, everything counted; 0 where none would compute."""
+        return 0 if self.gpu is None else self.gpu.plan.vram_bytes
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of the cache, wherever its layers are."""
         if self.gpu is None:

@@ -1,4 +1,5 @@
-"""The loop: prefill the prompt, then draw an id and decode it, until something ends the reply.
+"""The loop: prefill the prompt; draw an id; then draft, verify and accept more of them, until something ends
+the reply. A round without drafts is the plain decode step.
 
 Ids in, ids out. Knows models and caches through `Transformer` and `Session`; does not know text.
 Called by `answer` (requests) and `benchmark`.
@@ -9,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 
 from engine.cancel import CancelToken
+from engine.drafting.base import Draw
+from engine.drafting.step_costs import StepCosts
 from engine.errors import ContextError
 from engine.events import FinishReason
 from engine.logits import Logits
 from engine.model import Transformer
 from engine.session import Session
-
-Draw = Callable[[Logits, Sequence[int]], int]
-"""The id that follows all ids so far, from their logits [V]: a `Sampler`."""
+from engine.skipping.skip_choice import NOTHING, SkipSet
+from engine.speculative import Drawn, Speculation, Way
 
 
 def prefill(
@@ -27,6 +29,7 @@ def prefill(
     chunk: int,
     cancel: CancelToken,
     on_progress: Callable[[int], None],
+    skip: SkipSet = NOTHING,
 ) -> Logits:
     """Run ids that follow what the session holds, `chunk` at a time -> logits [V] after the last one.
 
@@ -35,17 +38,69 @@ def prefill(
     """
     for start in range(0, len(token_ids), chunk):
         part = token_ids[start : start + chunk]
-        hidden = model.hidden(part, len(session.ids), session.kv, cancel)
-        session.ids.extend(part)
+        hidden = model.hidden(part, len(session.ids), session.kv, cancel, skip)
+        session.extend(part, skip)
         on_progress(start + len(part))
-    return model.next_logits(hidden, cancel)
+    return model.next_logits(hidden, cancel, skip)
 
 
-def decode_step(model: Transformer, session: Session, token_id: int, cancel: CancelToken) -> Logits:
-    """Run one id -> logits [V] after it."""
-    hidden = model.hidden([token_id], len(session.ids), session.kv, cancel)
-    session.ids.append(token_id)
-    return model.next_logits(hidden, cancel)
+def recompute(
+    model: Transformer,
+    session: Session,
+    token_ids: Sequence[int],
+    skip: SkipSet,
+    *,
+    chunk: int,
+    cancel: CancelToken,
+) -> int:
+    """Run those of the ids that the session lacks, or has of passes that do not serve -> how many.
+
+    What it has of them is their beginning. Raises CancelledError as `prefill`.
+    """
+    session.cut(session.serving(skip))
+    start = len(session.ids)
+    for first in range(start, len(token_ids), chunk):
+        part = token_ids[first : first + chunk]
+        model.hidden(part, first, session.kv, cancel, skip)
+        session.extend(part, skip)
+    return len(token_ids) - start
+
+
+def decode_step(
+    model: Transformer,
+    session: Session,
+    token_id: int,
+    cancel: CancelToken,
+    skip: SkipSet = NOTHING,
+    *,
+    ahead: bool = True,
+) -> Logits:
+    """Run one id -> logits [V] after it; `ahead`: the id drawn from them will be run next, alone."""
+    hidden = model.hidden([token_id], len(session.ids), session.kv, cancel, skip)
+    session.extend([token_id], skip)
+    return model.next_logits(hidden, cancel, skip if ahead else None)
+
+
+def verify(
+    model: Transformer,
+    session: Session,
+    token_id: int,
+    drafts: Sequence[int],
+    cancel: CancelToken,
+    skip: SkipSet,
+) -> Sequence[Logits]:
+    """Run one id and drafts to follow it -> logits [V] after each.
+
+    The session takes note of the id alone: which drafts count is known when ids have been drawn.
+    """
+    hidden = model.hidden([token_id, *drafts], len(session.ids), session.kv, cancel, skip)
+    session.extend([token_id], skip)
+    return model.each_logits(hidden, cancel)
+
+
+def plainly() -> Way:
+    """All blocks, one id after the other."""
+    return Way()
 
 
 def generate(
@@ -59,25 +114,48 @@ def generate(
     chunk: int,
     cancel: CancelToken,
     on_prefill: Callable[[int], None],
-) -> Generator[int, None, FinishReason]:
+    ways: Callable[[], Way] = plainly,
+    speculation: Speculation | None = None,
+) -> Generator[Drawn, None, FinishReason]:
     """Yield the ids of a reply to what the session holds and token_ids together, the stop id not included.
 
-    The generator's value is why it ended. Raises ContextError when the prompt leaves no room,
-    CancelledError when it is told to stop.
+    `ways` is asked before each pass how to compute it; what the session lacks by then, or has of passes that
+    left other blocks out, is computed again. The generator's value is why it ended. Raises ContextError when
+    the prompt leaves no room, CancelledError when it is told to stop.
     """
-    n_prompt = len(session.ids) + len(token_ids)
-    room = session.kv.max_context - n_prompt
+    speculation = speculation or Speculation(StepCosts())
+    ids = [*session.ids, *token_ids]
+    room = session.kv.max_context - len(ids)
     if room < 1:
         raise ContextError(
-            f"the prompt has {n_prompt} tokens and the context holds {session.kv.max_context}: "
+            f"the prompt has {len(ids)} tokens and the context holds {session.kv.max_context}: "
             "shorten it, or load the model with a larger context (-c)"
         )
-    logits = prefill(model, session, token_ids, chunk=chunk, cancel=cancel, on_progress=on_prefill)
-    for left in range(room if max_tokens is None else min(room, max_tokens), 0, -1):
-        token_id = draw(logits, session.ids)
-        if token_id in stop_ids:
-            return FinishReason.STOP
-        yield token_id
-        if left > 1:
-            logits = decode_step(model, session, token_id, cancel)
+    way = ways()
+    session.cut(session.serving(way.skip))
+    missing = ids[len(session.ids) :]
+    logits = prefill(
+        model, session, missing, chunk=chunk, cancel=cancel, on_progress=on_prefill, skip=way.skip
+    )
+    left = room if max_tokens is None else min(room, max_tokens)
+    drawn = [Drawn(draw(logits, session.ids))] if left else []
+    while left:
+        for token in drawn:
+            if token.token_id in stop_ids:
+                return FinishReason.STOP
+            ids.append(token.token_id)
+            left -= 1
+            yield token
+        if left:
+            way = ways()
+            speculation.recomputed += recompute(
+                model, session, ids[:-1], way.skip, chunk=chunk, cancel=cancel
+            )
+            drafts = speculation.draft(way, ids, min(left, chunk) - 1, draw, cancel)
+            if drafts:
+                rows = verify(model, session, ids[-1], drafts, cancel, way.skip)
+            else:
+                ahead = speculation.off and left > 1
+                rows = [decode_step(model, session, ids[-1], cancel, way.skip, ahead=ahead)]
+            drawn = speculation.accept(rows, drafts, draw, session, stop_ids)
     return FinishReason.LENGTH

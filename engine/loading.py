@@ -6,9 +6,10 @@ needs is allocated here, so that a model that has loaded does not run out of mem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 from engine.backends.base import AnyBackend
 from engine.backends.select import open_backend
@@ -17,16 +18,22 @@ from engine.backends.watcher import LoadWatcher
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
-from engine.errors import CancelledError, ContextError, GGUFError
+from engine.drafting.draft_model import DraftModel
+from engine.drafting.loading_draft import load_draft
+from engine.drafting.step_costs import StepCosts
+from engine.errors import BudgetError, CancelledError, ContextError, GGUFError
 from engine.events import ModelInfo, TierSnapshot
 from engine.gguf import GGUFFile, open_gguf
 from engine.machine import available_memory
 from engine.model import Transformer
-from engine.model_config import ModelConfig, read_model_config
+from engine.model_config import read_model_config
 from engine.prompt import PromptEncoder
-from engine.requirements import choose_context, main_type, n_parameters, room_for_weights
+from engine.requirements import choose_context, describe_model, room_for_weights
 from engine.session import Session
+from engine.skipping.calibrated import Calibration
+from engine.skipping.calibration_file import CalibrationFile
 from engine.tiers.blocks import weight_blocks
+from engine.tiers.budget import shown_bytes
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
@@ -55,12 +62,26 @@ class LoadedModel:
     """What a person should know for as long as the model is loaded."""
     budget_notices: tuple[str, ...]
     """What a person should know of the memory budget."""
+    calibration_file: CalibrationFile
+    """Where `calibration` is kept between loads."""
+    draft: DraftModel | None = None
+    """A smaller model that can draft for it."""
+    calibration: Calibration | None = None
+    """What is known of leaving blocks out; None until it was measured, or read from a file."""
+    costs: StepCosts = field(default_factory=StepCosts)
+    """What passes and drafts have cost so far, and how often drafts were right."""
 
     @property
     def notices(self) -> tuple[str, ...]:
         """Everything that a person should know now."""
         tiers = self.backend.tiers
-        return (*self.lasting_notices, *self.budget_notices, *(tiers.notices if tiers is not None else ()))
+        own = (*self.lasting_notices, *self.budget_notices, *(tiers.notices if tiers is not None else ()))
+        of_draft = () if self.draft is None else self.draft.notices
+        return own + tuple(f"draft model: {notice}" for notice in of_draft if notice not in own)
+
+    def granted(self, options: LoadOptions) -> LoadOptions:
+        """Options with budgets for everything -> with those for this model alone, without its draft model."""
+        return options if self.draft is None else self.draft.leave(options)
 
     @property
     def chunk(self) -> int:
@@ -81,8 +102,12 @@ class LoadedModel:
             self.backend.tiers.settle(cancel)
 
     def close(self) -> None:
-        """Stop the backend's threads; weights and cache go with the last reference."""
-        self.model.backend.close()
+        """Stop the threads of backends; weights and caches go with the last reference."""
+        try:
+            self.model.backend.close()
+        finally:
+            if self.draft is not None:
+                self.draft.close()
 
 
 def load_model(
@@ -95,21 +120,31 @@ def load_model(
     on_progress("reading the header", 0.0)
     gguf = open_gguf(options.path)
     config = read_model_config(gguf)
+    calibration_file = CalibrationFile(gguf, 2 * config.n_layers, options.cache_dir)
+    calibration, calibration_notices = calibration_file.load()
     weights = ModelWeights(gguf, config)
     max_context, notices = choose_context(config, options)
     blocks = weight_blocks(gguf, config)
     pool = ThreadPoolExecutor(1, "tokenizer")
     building = pool.submit(load_tokenizer, gguf)
     pool.shutdown(wait=False)  # when loading is stopped it ends by itself, with nobody waiting
-    try:
-        backend, backend_notices, budget_notices = open_backend(
-            ToOpen(weights, blocks, config, options, max_context),
-            lambda: room_for_weights(blocks, config, options, max_context, available_memory()),
-            LoadWatcher(on_progress, on_tiers, cancel),
-        )
-    except MemoryError:
-        raise _memory_ran_out() from None
-    try:
+    draft, granted = None, options
+    with _telling_of_memory(), ExitStack() as opened:  # what was opened is closed when a later step fails
+        if options.draft_model is not None:
+            told = LoadWatcher(_of_draft(on_progress), lambda tiers: None, cancel)
+            draft = load_draft(options.draft_model, gguf, options, max_context, told)
+            opened.callback(draft.close)
+            granted = draft.leave(options)
+            notices += _of_size(draft, gguf)
+        try:
+            backend, backend_notices, budget_notices = open_backend(
+                ToOpen(weights, blocks, config, granted, max_context),
+                lambda: room_for_weights(blocks, config, granted, max_context, available_memory()),
+                LoadWatcher(on_progress, on_tiers, cancel),
+            )
+        except BudgetError as error:
+            raise _beside(draft, error) from None
+        opened.callback(backend.close)
         on_progress("building the tokenizer", 0.9)
         tokenizer = _await(building, cancel)
         if tokenizer.vocab_size != config.vocab_size:
@@ -120,29 +155,56 @@ def load_model(
         texts = ["" if i is None else tokenizer.token_text(i) for i in (tokenizer.bos_id, tokenizer.eos_id)]
         template, origin = find_template(gguf, bos_token=texts[0], eos_token=texts[1])
         kv = backend.new_kv(max_context)
-    except BaseException as error:
-        backend.close()
-        if isinstance(error, MemoryError):
-            raise _memory_ran_out() from None
-        raise
+        opened.pop_all()
     return LoadedModel(
-        info=_describe(gguf, config, max_context, kv.n_bytes, template is not None, origin),
+        info=describe_model(gguf, config, max_context, kv.n_bytes, template is not None, origin),
         weights=weights,
         model=Transformer(config, backend),
         tokenizer=tokenizer,
         encoder=None if template is None else PromptEncoder(tokenizer, template),
         session=Session(kv),
         options=options,
-        lasting_notices=notices + backend_notices,
+        lasting_notices=notices + backend_notices + calibration_notices,
         budget_notices=budget_notices,
+        calibration_file=calibration_file,
+        calibration=calibration,
+        draft=draft,
     )
 
 
-def _memory_ran_out() -> ContextError:
-    return ContextError(
-        "memory ran out while the model was made ready: close other programs, or use a smaller context "
-        "(-c), fewer threads (-t) or a smaller memory budget (--ram-budget)"
+def _of_draft(on_progress: OnProgress) -> OnProgress:
+    """Tell of the draft model's loading that it is not yet the model's own."""
+    return lambda stage, progress: on_progress(f"draft model: {stage}", progress)
+
+
+def _beside(draft: DraftModel | None, error: BudgetError) -> BudgetError:
+    """Tell of a GPU's memory that it is not there for one model alone; the budget of RAM's names both."""
+    if draft is None or not draft.vram_bytes:
+        return error
+    return BudgetError(
+        f"{error}; its draft model takes {shown_bytes(draft.vram_bytes)} of the GPU's beside it"
     )
+
+
+def _of_size(draft: DraftModel, gguf: GGUFFile) -> tuple[str, ...]:
+    """A notice where drafts cost more than what they may save."""
+    if draft.info.file_bytes <= gguf.n_bytes:
+        return ()
+    return (
+        f"the draft model is larger ({shown_bytes(draft.info.file_bytes)}) than the model that it drafts for "
+        f"({shown_bytes(gguf.n_bytes)}): its drafts will slow it down",
+    )
+
+
+@contextmanager
+def _telling_of_memory() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise ContextError(
+            "memory ran out while the model was made ready: close other programs, or use a smaller context "
+            "(-c), fewer threads (-t) or a smaller memory budget (--ram-budget)"
+        ) from None
 
 
 def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
@@ -155,30 +217,3 @@ def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
                 raise  # its own
             if cancel.cancelled:
                 raise CancelledError("loading was stopped") from None
-
-
-def _describe(
-    gguf: GGUFFile,
-    config: ModelConfig,
-    max_context: int,
-    n_kv_bytes: int,
-    has_template: bool,
-    origin: str,
-) -> ModelInfo:
-    """The facts that people are shown."""
-    return ModelInfo(
-        path=gguf.path,
-        name=gguf.get_str("general.name", "") or gguf.path.stem,
-        architecture=config.architecture,
-        n_layers=config.n_layers,
-        hidden_size=config.hidden_size,
-        vocab_size=config.vocab_size,
-        n_parameters=n_parameters(gguf),
-        quantisation=main_type(gguf),
-        file_bytes=gguf.n_bytes,
-        training_context=config.training_context,
-        max_context=max_context,
-        kv_bytes=n_kv_bytes,
-        has_template=has_template,
-        template_origin=origin,
-    )

@@ -17,6 +17,7 @@ from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
 from engine.logits import Logits, checked
 from engine.model_config import ModelConfig
+from engine.skipping.skip_choice import NOTHING, SkipSet
 
 
 class Transformer:
@@ -27,22 +28,34 @@ class Transformer:
         self.config = config
         self.backend = backend
 
-    def hidden(self, token_ids: Sequence[int], start_pos: int, kv: KVCache, cancel: CancelToken) -> Hidden:
-        """Run all layers over the ids at start_pos onwards -> hidden states [T, D]; fills kv there.
+    def hidden(
+        self,
+        token_ids: Sequence[int],
+        start_pos: int,
+        kv: KVCache,
+        cancel: CancelToken,
+        skip: SkipSet = NOTHING,
+    ) -> Hidden:
+        """Run all layers but the blocks in `skip` over the ids -> hidden states [T, D]; fills kv there.
 
-        Raises CancelledError when it is told to stop; kv from start_pos on is then undefined.
+        The ids are at start_pos onwards. Raises CancelledError when it is told to stop; kv from start_pos on
+        is then undefined.
         """
         x: Hidden = self.backend.embed(np.asarray(token_ids, np.int32))
-        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel)
+        self.backend.layers(0, self.config.n_layers, x, start_pos, kv, cancel, skip)
         return x
 
     def logits(self, hidden: Hidden, cancel: CancelToken) -> Float32Array:
         """Logits of the rows given, [R, D] -> [R, V]; KernelError when they are not numbers."""
         return checked(self.backend.head(hidden, cancel))
 
-    def next_logits(self, hidden: Hidden, cancel: CancelToken) -> Logits:
-        """Logits [V] after the last row, where they were computed.
+    def next_logits(self, hidden: Hidden, cancel: CancelToken, ahead: SkipSet | None = None) -> Logits:
+        """Logits [V] after the last row, where they were computed; `ahead` as in `Backend.next_logits`.
 
         Raises KernelError when they are not numbers, here or when they are drawn from.
         """
-        return self.backend.next_logits(hidden, cancel)
+        return self.backend.next_logits(hidden, cancel, ahead)
+
+    def each_logits(self, hidden: Hidden, cancel: CancelToken) -> Sequence[Logits]:
+        """Logits [V] after every row, to be drawn from in that order. Raises as `next_logits`."""
+        return self.backend.each_logits(hidden, cancel)

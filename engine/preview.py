@@ -13,8 +13,9 @@ from pathlib import Path
 from engine.cancel import CancelToken
 from engine.chat_template import find_template
 from engine.config import LoadOptions
+from engine.drafting.forecast_draft import Forecasts, forecast_both
 from engine.errors import EngineError
-from engine.forecast import Forecast, Memory, forecast
+from engine.forecast import Memory
 from engine.gguf import GGUFFile, open_gguf
 from engine.gguf.cursor import printable
 from engine.machine import available_memory
@@ -48,7 +49,7 @@ class ModelPreview:
     has_template: bool = False
     """False is a base model, which continues plain text."""
     ram_bytes: int = 0
-    """Memory it would take, everything counted; 0 where a GPU holds all of it."""
+    """Memory it would take, everything and its draft model counted; 0 where a GPU holds all of it."""
     pass_read_bytes: int = 0
     """Bytes of weights that would be read from disk for every token; 0 where all fit memory and GPU."""
     kv_bytes: int = 0
@@ -58,7 +59,7 @@ class ModelPreview:
     limited_by: str = ""
     """What decoding would wait for, in words; empty without a prediction."""
     vram_bytes: int = 0
-    """GPU memory it would take, everything counted; 0 where the CPU would compute."""
+    """GPU memory that both would take, everything counted; 0 where the CPU would compute."""
     device: str = ""
     """The GPU that would compute, such as NVIDIA H200; empty for the CPU."""
     problem: str = ""
@@ -83,7 +84,7 @@ def preview_model(
         with open_gguf(path) as gguf:
             preview = _describe(gguf, preview)
             memory = Memory(available_memory() + freed_bytes, freed_vram_bytes)
-            return _with_plan(preview, forecast(gguf, options, memory, CancelToken(), measure=False))
+            return _with_plan(preview, forecast_both(gguf, options, memory, CancelToken(), measure=False))
     except EngineError as error:
         return replace(preview, problem=_without_path(str(error), path))
 
@@ -135,19 +136,19 @@ def _has_template(gguf: GGUFFile) -> bool:
     return False
 
 
-def _with_plan(preview: ModelPreview, planned: Forecast) -> ModelPreview:
+def _with_plan(preview: ModelPreview, both: Forecasts) -> ModelPreview:
     """What loader and planner would do."""
-    gpu = planned.gpu
+    planned, gpu = both.model, both.model.gpu
     seconds = planned.host.predicted_decode_s if gpu is None else gpu.plan.predicted_decode_s
     return replace(
         preview,
         training_context=planned.config.training_context,
         max_context=planned.max_context,
-        ram_bytes=planned.ram_bytes,
+        ram_bytes=both.ram_bytes,
         pass_read_bytes=planned.host.read_bytes,
         kv_bytes=planned.kv_bytes,
         predicted_decode_tok_s=None if seconds is None else 1 / seconds,
         limited_by=planned.host.limited_by if gpu is None else gpu.plan.limited_by,
-        vram_bytes=0 if gpu is None else gpu.plan.vram_bytes,
+        vram_bytes=both.vram_bytes,
         device="" if gpu is None else gpu.facts.name,
     )

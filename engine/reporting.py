@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from engine.cancel import CancelToken
 from engine.config import KVType, LoadOptions, Precision
+from engine.drafting.forecast_draft import Forecasts, forecast_both
 from engine.events import BlockPlace, Tier
-from engine.forecast import Forecast, Memory, OnGpu, forecast, planner_for
+from engine.forecast import Forecast, Memory, OnGpu, planner_for
 from engine.gguf import open_gguf
 from engine.machine import available_memory
 from engine.tiers.advice import Advice, PlanReport, explain, places, what_if
@@ -34,7 +35,8 @@ def plan_report(options: LoadOptions, cancel: CancelToken) -> PlanReport:
     Raises what loading raises before it reserves anything, and CancelledError.
     """
     with open_gguf(options.path) as gguf:
-        planned = forecast(gguf, options, Memory(available_memory()), cancel, measure=True)
+        both = forecast_both(gguf, options, Memory(available_memory()), cancel, measure=True)
+    planned = both.model
     report = PlanReport(
         blocks=_places(planned),
         predicted_decode_tok_s=_per_second(1, planned.host.predicted_decode_s),
@@ -52,7 +54,18 @@ def plan_report(options: LoadOptions, cancel: CancelToken) -> PlanReport:
         slots=0,
         notices=planned.notices,
     )
-    return report if planned.gpu is None else _with_gpu(report, planned, planned.gpu)
+    if planned.gpu is not None:
+        report = _with_gpu(report, planned, planned.gpu)
+    return report if both.draft is None else replace(report, lines=(*report.lines, _beside_it(both)))
+
+
+def _beside_it(both: Forecasts) -> str:
+    """What the draft model takes."""
+    ram, vram = both.ram_bytes - both.model.ram_bytes, both.vram_bytes - both.model.vram_bytes
+    places = [f"{shown_bytes(ram)} of memory"] if ram else []
+    if vram:
+        places.append(f"{shown_bytes(vram)} of the GPU's")
+    return f"its draft model takes {' and '.join(places)} beside it"
 
 
 def _with_gpu(report: PlanReport, planned: Forecast, gpu: OnGpu) -> PlanReport:

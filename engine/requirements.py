@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from engine.config import DEFAULT_CHUNK, LoadOptions
 from engine.errors import BudgetError, ContextError
+from engine.events import ModelInfo
 from engine.gguf import GGUFFile, TensorInfo
 from engine.kv_cache import kv_bytes
 from engine.model_config import ModelConfig
@@ -71,12 +72,14 @@ def room_for_weights(
     if room < sum(map(slot_bytes_for, blocks)) and room < (least := least_memory(blocks)):
         fits = max(0, budget - scratch - least) // kv_bytes(config, 1, options.precision)
         shorter = f"use a context of {fits} or less (-c), or " if fits else ""
-        enough = -(-(scratch + needed + least) // 10**6)  # rounded up: what is named must do
+        taken = (options.ram_budget or DEFAULT).taken
+        enough = -(-(scratch + needed + least + taken) // 10**6)  # rounded up: what is named must do
+        beside = f" beside the {shown_bytes(taken)} of the draft model" if taken else ""
         error = ContextError if needed > budget - scratch else BudgetError
         raise error(
             f"a context of {max_context} tokens needs {shown_bytes(needed)} beside {shown_bytes(scratch)} "
             f"for computing and {shown_bytes(least)} for reading weights as they are used, and the memory "
-            f"budget is {shown_bytes(budget)}: {shorter}give at least {enough}M (--ram-budget)"
+            f"budget is {shown_bytes(budget)}{beside}: {shorter}give at least {enough}M (--ram-budget)"
         )
     return Room(room, scratch, needed, notices)
 
@@ -131,6 +134,33 @@ def main_weight_type(blocks: Sequence[Block]) -> QuantType:
 def n_parameters(gguf: GGUFFile) -> int:
     """Elements of all the model's tensors."""
     return sum(tensor.n_elements for tensor in _of_the_model(gguf))
+
+
+def describe_model(
+    gguf: GGUFFile,
+    config: ModelConfig,
+    max_context: int,
+    n_kv_bytes: int,
+    has_template: bool,
+    origin: str,
+) -> ModelInfo:
+    """The facts that people are shown."""
+    return ModelInfo(
+        path=gguf.path,
+        name=gguf.get_str("general.name", "") or gguf.path.stem,
+        architecture=config.architecture,
+        n_layers=config.n_layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        n_parameters=n_parameters(gguf),
+        quantisation=main_type(gguf),
+        file_bytes=gguf.n_bytes,
+        training_context=config.training_context,
+        max_context=max_context,
+        kv_bytes=n_kv_bytes,
+        has_template=has_template,
+        template_origin=origin,
+    )
 
 
 def _of_the_model(gguf: GGUFFile) -> Iterator[TensorInfo]:

@@ -8,6 +8,7 @@ Knows distributions; does not know text, models or devices. The generator is Num
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class Sampler:
         self.seed = secrets.randbits(32) if params.seed is None else params.seed
         # Seeds are whole numbers of any sign to people, natural ones to NumPy.
         self._random = np.random.Generator(np.random.PCG64(self.seed % (1 << 64)))
+        self._ahead: deque[float] = deque()
+        """Numbers that were looked at before their turn."""
 
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
         """Draw the id that follows `history` (all ids so far, for the penalties).
@@ -49,9 +52,25 @@ class Sampler:
         One number of the generator is used for a draw, none when greedy, wherever the id is drawn. Raises
         KernelError when the logits are not numbers.
         """
-        p = self.params
-        uniform = self._random.random() if p.temperature > 0 else 0.0
-        request = DrawRequest(p, penalties(history, p), uniform)
+        uniform = 0.0
+        if self.params.temperature > 0:
+            uniform = self._ahead.popleft() if self._ahead else self._random.random()
+        return self._drawn(logits, history, uniform)
+
+    def guess(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
+        """The id that the `ahead`-th draw from now, 0 being the next, would draw from these logits.
+
+        No number is used up: draws are the same as without it. Raises KernelError as a draw does.
+        """
+        uniform = 0.0
+        if self.params.temperature > 0:
+            while len(self._ahead) <= ahead:
+                self._ahead.append(self._random.random())
+            uniform = self._ahead[ahead]
+        return self._drawn(logits, history, uniform)
+
+    def _drawn(self, logits: Logits, history: Sequence[int], uniform: float) -> int:
+        request = DrawRequest(self.params, penalties(history, self.params), uniform)
         drawn = logits.draw(request)
         return choose(logits.all(), request) if drawn is None else drawn
 

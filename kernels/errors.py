@@ -19,12 +19,16 @@ class CompileError(DeviceError):
 class DeviceMemoryError(DeviceError):
     """An allocation on the GPU that cannot be made. All sizes in bytes."""
 
-    def __init__(self, asked: int, free: int, budget: int | None, used: int) -> None:
-        """`asked` for now; `free` on the device; `budget` of this process (None: no limit), `used` of it."""
+    def __init__(self, asked: int, free: int, budget: int | None, used: int, call: str = "") -> None:
+        """`asked` for now; `free` on the device; `budget` of this process (None: no limit), `used` of it.
+
+        `call` is what the driver refused where it says not how much that takes.
+        """
         within = "" if budget is None else f"; {used} of the budget of {budget} bytes are in use"
-        super().__init__(f"no room on the GPU for {asked} bytes: {free} bytes are free on it{within}")
+        what = call or f"{asked} bytes"
+        super().__init__(f"no room on the GPU for {what}: {free} bytes are free on it{within}")
         self.asked = asked
-        """Bytes of the allocation that failed."""
+        """Bytes of the allocation that failed; 0 where the driver does not say."""
         self.free = free
         """Bytes that were free on the device."""
         self.budget = budget

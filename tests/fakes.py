@@ -13,7 +13,10 @@ from pathlib import Path
 
 from engine import (
     Budget,
+    Calibration,
     CancelToken,
+    DecodingOptions,
+    DraftKind,
     EngineError,
     EngineSnapshot,
     EngineState,
@@ -64,6 +67,18 @@ class Script:
     """Why no other budget is taken; empty takes every one."""
     refuse_pin: str = ""
     """Why no block goes elsewhere; empty moves every one at once."""
+    calibration: Calibration | None = None
+    """What measuring finds out about leaving blocks out; None has the engine leave nothing out."""
+    calibrated: bool = False
+    """Whether that was measured before the model was loaded."""
+    calibrate_steps: int = 4
+    """In how many parts it is measured."""
+    acceptance: float = 0.75
+    """Share of drafts that are taken: reported, nothing is drafted."""
+    plain_step_s: float = 0.0
+    """A plain step of this conversation, reported with drafts or blocks left out."""
+    draft_model: str = ""
+    """Name of the smaller model that is loaded as well; empty for none."""
     load_progress: float = 1.0
     """How far a model is loaded when it is ready; less than 1 goes with tiers that have not settled."""
 
@@ -190,7 +205,17 @@ class FakeEngine:
             tiers=self.script.tiers,
             ram_budget=options.ram_budget,
             vram_budget=options.vram_budget,
+            calibration=self.script.calibration if self.script.calibrated else None,
+            draft_model=self._draft_model(options),
             error="",
+        )
+
+    def _draft_model(self, options: LoadOptions) -> ModelInfo | None:
+        name = self.script.draft_model
+        return (
+            replace(self._model(options.draft_model or Path("/models/draft.gguf")), name=name)
+            if name
+            else None
         )
 
     def _model(self, path: Path) -> ModelInfo:
@@ -221,6 +246,7 @@ class FakeEngine:
             dropped_messages=script.dropped_messages[min(number, len(script.dropped_messages)) - 1],
         )
         self._set(state=EngineState.GENERATING)
+        stats = self._decoding(reply, reply.take_decoding(), stats)
         reply.update(ReplyStatus.PREFILL, stats)
         for step in range(1, script.prefill_steps + 1):
             self._closing.wait(script.token_s)
@@ -238,11 +264,48 @@ class FakeEngine:
                 reason = FinishReason.CANCELLED
                 break
             reply.take_sampling()
+            stats = self._decoding(reply, reply.take_decoding(), stats)
             stats = replace(stats, completion_tokens=count, decode_s=(count - 1) / TOK_S)
             reply.append(text[start : start + script.piece], [count], stats)
             self._set(context_used=prompt_tokens + count, decode_tok_s=stats.decode_tok_s)
         self._set(state=EngineState.READY)
         reply.finish(reason, stats, error)
+
+    def _decoding(self, reply: Reply, options: DecodingOptions, stats: GenerationStats) -> GenerationStats:
+        """What statistics say of these options, after measuring what has to be known."""
+        calibration, script = self.snapshot.calibration, self.script
+        if options.skip is not None and calibration is None and script.calibration is not None:
+            for step in range(script.calibrate_steps):
+                if not reply.cancel_token.cancelled:
+                    share = step / script.calibrate_steps
+                    reply.update(ReplyStatus.CALIBRATE, replace(stats, calibrated_share=share))
+                    self._closing.wait(script.token_s)
+            calibration = script.calibration
+            self._set(calibration=calibration)
+        skip, skipped = options.skip, frozenset[int]()
+        if calibration is not None and skip is not None:
+            skipped = calibration.choose(skip)
+        self._show_skipped(skipped)
+        drafts = options.draft is not DraftKind.OFF and script.acceptance > 0
+        drafted = stats.drafted_tokens + 4 if drafts else stats.drafted_tokens
+        return replace(
+            stats,
+            skipped_blocks=len(skipped),
+            skip_effect=calibration.effect(skipped) if calibration is not None and skipped else None,
+            drafted_tokens=drafted,
+            accepted_tokens=round(drafted * script.acceptance),
+            drafts_at_once=(options.draft_k or 4) if drafts else 0,
+            plain_step_s=script.plain_step_s if drafts or skipped else 0.0,
+        )
+
+    def _show_skipped(self, skipped: frozenset[int]) -> None:
+        """Mark the layer blocks of the map that are left out."""
+        tiers = self.snapshot.tiers
+        if tiers is not None:
+            layers = (i for i, block in enumerate(tiers.blocks) if block.layer is not None)
+            shown = frozenset(place for number, place in enumerate(layers) if number in skipped)
+            if shown != tiers.skipped:
+                self._set(tiers=replace(tiers, skipped=shown))
 
 
 def _told(tiers: TierSnapshot, text: str, kind: TierEventKind = TierEventKind.MOVE) -> TierSnapshot:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import TypeVar
 
 from app import locations
@@ -142,7 +143,11 @@ def chosen(args: argparse.Namespace) -> Chosen:
 
 
 def load_options(
-    args: argparse.Namespace, *, context: int | None = None, chunk: int | None = None
+    args: argparse.Namespace,
+    *,
+    context: int | None = None,
+    chunk: int | None = None,
+    draft_model: Path | None = None,
 ) -> LoadOptions:
     """What `add_model_arguments` declared, as the engine takes it; raises ModelNotFoundError."""
     return LoadOptions(
@@ -162,6 +167,7 @@ def load_options(
         executor=args.executor or ExecutorChoice.AUTO,
         prefetch=args.prefetch,
         link_limit=args.link_limit,
+        draft_model=draft_model,
     )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from app import locations
 from app.cli.arguments import add_device_arguments, load_options, natural_int, one_of, positive_int
+from app.cli.bench_help import EPILOG
+from app.cli.bench_matrix import run_matrix
 from app.cli.bench_table import kernel_lines, model_lines, op_lines
 from app.cli.exit_codes import OK, UsageError
 from app.cli.interruptible import run_interruptible
@@ -28,49 +30,7 @@ HELP = "measure tokens per second"
 
 _PROMPT_TOKENS = 512
 _DECODE_TOKENS = 64
-
-_EPILOG = """\
-In the table, GB/s are those of the weights read, share is their part of plain
-reads of memory at the time, KV the GB/s of keys and values beside them, and
-plan the tok/s that were predicted. On a GPU the memory is the GPU's, and host
-is the part of a step in which it did not work.
-
---json prints one object: `device`, and `cells`, one for each model, number of
-threads and depth. Rates are medians; what was not measured is null. A cell has
-  path, quantisation           the file, and the type that holds most of it
-  threads, depth, repetitions
-  prompt_tokens                0 where no prompt was measured
-  decode_tokens
-  prefill_tok_s                with prefill_tok_s_min, prefill_tok_s_max
-  ttft_ms                      until a prompt's last logits are there
-  decode_tok_s                 with decode_tok_s_min, decode_tok_s_max
-  weight_bytes, weight_gb_s    of the matrices that a decode step reads
-  kv_bytes                     of the cache that a decode step reads
-  read_gb_s                    plain reads of memory, at the time of this cell
-  bandwidth_share              weight_gb_s / read_gb_s
-  copy_gb_s, h2d_gb_s          copies in a GPU's memory (read + written), and to it
-  host_share                   of a step, without work for the GPU; null on the CPU
-  predicted_decode_tok_s       what the plan promises from an empty context
-  predicted_prefill_tok_s      the same for a prompt of 512 tokens
-  nvme_read_bytes              of a decode step, for weights beyond the budget
-  stall_ms                     of a decode step, waiting for the disk and copies
-  disk_gb_s                    direct reads of the file, at the time
-  h2d_bytes                    weights copied to a GPU for a decode step
-
-With --kernels, one cell for each type, number of threads (0 on a GPU), shape
-and columns:
-  quant_type, threads, columns, rows, row_length, repetitions
-  us                           of one call, with us_min, us_max
-  weight_gb_s, gflop_s, read_gb_s, bandwidth_share
-  relative_time                per row of the matrix; 1 with one column
-
-With --ops, one cell for each model, depth and operation of a decode step:
-  path, quantisation, depth, repetitions, op
-  launches                     of kernels in a step
-  us                           of all of them alone, with us_min, us_max
-  share                        us as a part of the whole step's
-
-example: tiercel bench -m smollm2 -p 512 -n 64 -d 0,1000 -t 1,2"""
+_REPETITIONS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ops",
         action="store_true",
         help="instead of tokens per second, time the operations of one decode step on a GPU",
+    )
+    parser.add_argument(
+        "--matrix",
+        type=Path,
+        metavar="FILE.toml",
+        help="instead, measure speed and quality of every combination of the settings in a file, see below",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="NAME",
+        help="with --matrix: write NAME.csv and NAME.json (default: the file's name, in this folder)",
     )
     parser.add_argument(
         "-p",
@@ -120,7 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads to compute on (default: the physical cores; beside a GPU one in eight is left free)",
     )
     parser.add_argument(
-        "-r", "--repetitions", type=positive_int, default=5, metavar="N", help="medians of so many (5)"
+        "-r",
+        "--repetitions",
+        type=positive_int,
+        metavar="N",
+        help=f"medians of so many ({_REPETITIONS})",
     )
     parser.add_argument(
         "--precision",
@@ -130,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_device_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one object, see below")
-    parser.epilog = _EPILOG
+    parser.epilog = EPILOG
 
 
 def _list_of(number: Callable[[str], int]) -> Callable[[str], list[int]]:
@@ -147,6 +124,11 @@ def _list_of(number: Callable[[str], int]) -> Callable[[str], list[int]]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print: a table that grows, or one object at the end."""
+    if args.matrix is not None:
+        return _run_matrix(args)
+    if args.output is not None:
+        raise UsageError("-o names the files of --matrix: leave it out")
+    args.repetitions = args.repetitions or _REPETITIONS
     if args.kernels:
         kernel_reports = _kernel_reports(args)
         return _print_object(kernel_reports) if args.json else _print_lines(kernel_lines(kernel_reports))
@@ -155,6 +137,14 @@ def run(args: argparse.Namespace) -> int:
         return _print_object(op_reports) if args.json else _print_lines(op_lines(op_reports))
     model_reports = _model_reports(args)
     return _print_object(model_reports) if args.json else _print_lines(model_lines(model_reports))
+
+
+def _run_matrix(args: argparse.Namespace) -> int:
+    """All settings but the output are the file's."""
+    others = {name: value for name, value in vars(args).items() if name not in ("matrix", "output", "json")}
+    if any(value is not None and value is not False for value in others.values()):
+        raise UsageError("--matrix takes its settings from the file: leave out all others but -o and --json")
+    return run_matrix(args.matrix, args.output, as_json=args.json)
 
 
 def _print_object(reports: Iterable[Report[Cell] | Report[KernelCell] | Report[OpCell]]) -> int:

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from app.cli.arguments import add_device_arguments, chosen
+from app.cli.decoding_arguments import add_decoding_arguments, with_decoding
 from app.cli.exit_codes import DOES_NOT_FIT, FAILED, MEANINGS, USAGE, UsageError, exit_code
 from app.devices import gpu_words
 from app.models import resolve_model
@@ -30,6 +31,7 @@ _COMMANDS = (
     "bench",
     "probe",
     "perplexity",
+    "calibrate",
     "tokenize",
     "render",
     "inspect",
@@ -98,13 +100,15 @@ def _dispatch(arguments: list[str]) -> int:
     )
     parser.add_argument("-m", "--model", metavar="MODEL", help="the model to chat with: a path or a name")
     add_device_arguments(parser)
+    add_decoding_arguments(parser)
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")
     args = parser.parse_args(arguments)
     if args.command is not None:
         parser.error(f"there is no command {args.command!r}, only {', '.join(_COMMANDS)}")
     from app.app import main as run_application
 
-    return run_application(resolve_model(args.model) if args.model is not None else None, chosen(args))
+    model = resolve_model(args.model) if args.model is not None else None
+    return run_application(model, with_decoding(chosen(args), args))
 
 
 class _Parser(argparse.ArgumentParser):

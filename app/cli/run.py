@@ -6,13 +6,16 @@ import argparse
 import json
 import sys
 
-from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
+from app.cli.arguments import add_model_arguments, chosen, load_options, natural_int, positive_int
+from app.cli.decoding_arguments import add_decoding_arguments, decoding_options, draft_model, with_decoding
 from app.cli.exit_codes import INTERRUPTED, OK, UsageError
 from app.cli.inputs import piped_text
 from app.cli.notices import device_notices, print_notices
 from app.cli.progress import ProgressBar
+from app.cli.run_report import as_json, summary, table
+from app.models import resolve_model
 from app.sanitize import sanitize
-from engine import Engine, FinishReason, Message, Reply, ReplyStatus, Request, SamplingParams, TierSnapshot
+from engine import Engine, Message, Precision, Reply, ReplyStatus, Request, SamplingParams
 
 NAME = "run"
 HELP = "answer one prompt, or continue a text"
@@ -31,6 +34,13 @@ _SAMPLING = {
     "seed": (int, "of the random draws; without it another one each time"),
 }
 """Fields of SamplingParams as options: type and help."""
+_FOR_ONE_ANSWER: dict[str, object] = {
+    **dict.fromkeys(("prompt", "system", "max_tokens", "context", "threads", *_SAMPLING)),
+    **dict.fromkeys(("raw", "json", "benchmark"), False),
+    "stop": [],
+    "precision": Precision.FAST,
+}
+"""Options that a chat has commands or settings for instead, and what they are when they are not given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +59,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (kind, text) in _SAMPLING.items():
         default = getattr(_DEFAULTS, name)
         shown = "" if default is None else f" (default: {default})"
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, default=default, metavar="X", help=text + shown
-        )
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=text + shown)
+    add_decoding_arguments(parser)
+    parser.add_argument(
+        "--benchmark",
+        action="store_true",
+        help="greedy unless a temperature is given, and a table of rates after the reply",
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="no prompt but a conversation: the same as `tiercel chat --plain`"
+    )
     parser.add_argument(
         "--json",
         action="store_true",
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
         "ttft_ms, prefill_tok_s, decode_tok_s, predicted_prefill_tok_s, predicted_decode_tok_s, "
-        "nvme_read_bytes, h2d_bytes, stall_ms (waiting for disk and copies), seed",
+        "nvme_read_bytes, h2d_bytes, stall_ms (waiting for disk and copies), drafted_tokens, "
+        "accepted_tokens, acceptance, drafts_at_once, skipped_blocks, perplexity_change (of what is left "
+        "out; 0.01 is 1 %%), seed",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer as it comes, or one object at its end."""
+    if args.chat:
+        return _chat(args)
     request = _request(args)
-    options = load_options(args, context=args.context)
+    options = load_options(args, context=args.context, draft_model=draft_model(args))
     engine = Engine()
     try:
         engine.load(options)
@@ -78,10 +99,21 @@ def run(args: argparse.Namespace) -> int:
     if reply.error is not None:
         raise reply.error
     if args.json:
-        print(json.dumps(_as_json(reply, snapshot.tiers)))
+        print(json.dumps(as_json(reply, snapshot.tiers)))
     else:
-        print(_summary(reply), file=sys.stderr)
+        print(table(reply, snapshot.tiers) if args.benchmark else summary(reply), file=sys.stderr)
     return INTERRUPTED if interrupted else OK
+
+
+def _chat(args: argparse.Namespace) -> int:
+    """Chat line by line. Raises UsageError for options of one answer."""
+    given = [name for name, unset in _FOR_ONE_ANSWER.items() if getattr(args, name) != unset]
+    if given:
+        option = given[0].replace("_", "-")
+        raise UsageError(f"--{option} is for one answer, not for --chat, which has /help instead")
+    from app.plain import run_plain
+
+    return run_plain(Engine(), resolve_model(args.model), with_decoding(chosen(args), args))
 
 
 def _request(args: argparse.Namespace) -> Request:
@@ -91,11 +123,19 @@ def _request(args: argparse.Namespace) -> Request:
     prompt = "\n\n".join(part for part in (args.prompt, piped) if part)
     if not prompt:
         raise UsageError("there is no prompt: give one with -p, or pipe text in")
+    said = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
+    if args.benchmark:
+        said.setdefault("temperature", 0.0)
     try:
-        sampling = SamplingParams(**{name: getattr(args, name) for name in _SAMPLING})
+        sampling = SamplingParams(**said)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    limits = {"sampling": sampling, "max_tokens": args.max_tokens, "stop": tuple(args.stop)}
+    limits = {
+        "sampling": sampling,
+        "decoding": decoding_options(args),
+        "max_tokens": args.max_tokens,
+        "stop": tuple(args.stop),
+    }
     if args.raw:
         if args.system:
             raise UsageError("--system needs the chat template, which --raw leaves out: put it in the prompt")
@@ -140,6 +180,9 @@ def _await(engine: Engine, reply: Reply, offset: int, bar: ProgressBar) -> None:
         snapshot = engine.snapshot
         bar.update(f"{snapshot.load_stage or 'starting'} {snapshot.load_progress:.0%}", 0, 0)
         reply.wait(offset, 0.1)
+    elif reply.status is ReplyStatus.CALIBRATE:
+        bar.share("measuring what leaving blocks out does, once", reply.stats.calibrated_share)
+        reply.wait(offset, 0.1)
     elif reply.status is ReplyStatus.PREFILL:
         stats = reply.stats
         done = stats.prefilled_tokens / (stats.prompt_tokens - stats.cached_tokens)
@@ -148,34 +191,3 @@ def _await(engine: Engine, reply: Reply, offset: int, bar: ProgressBar) -> None:
     else:
         bar.close()
         reply.wait(offset)
-
-
-def _summary(reply: Reply) -> str:
-    s = reply.stats
-    ended = "interrupted; " if reply.finish_reason is FinishReason.CANCELLED else ""
-    return (
-        f"[{ended}{s.prompt_tokens} prompt tokens, {s.cached_tokens} cached, {s.prefill_tok_s:.1f} tok/s; "
-        f"first token after {s.ttft_s * 1000:.0f} ms; {s.completion_tokens} tokens, "
-        f"{s.decode_tok_s:.1f} tok/s; seed {s.seed}]"
-    )
-
-
-def _as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
-    s = reply.stats
-    decode, prefill = (tiers.predicted_decode_tok_s, tiers.predicted_prefill_tok_s) if tiers else (None, None)
-    return {
-        "text": reply.text,
-        "finish_reason": reply.finish_reason,
-        "prompt_tokens": s.prompt_tokens,
-        "cached_tokens": s.cached_tokens,
-        "completion_tokens": s.completion_tokens,
-        "ttft_ms": round(s.ttft_s * 1000, 3),
-        "prefill_tok_s": round(s.prefill_tok_s, 3),
-        "decode_tok_s": round(s.decode_tok_s, 3),
-        "predicted_prefill_tok_s": prefill and round(prefill, 3),
-        "predicted_decode_tok_s": decode and round(decode, 3),
-        "nvme_read_bytes": s.nvme_read_bytes,
-        "h2d_bytes": s.h2d_bytes,
-        "stall_ms": round(s.stall_s * 1000, 3),
-        "seed": s.seed,
-    }

@@ -12,13 +12,24 @@ import sys
 import time
 
 from app.cli.arguments import add_model_arguments, load_options, natural_int, positive_int
+from app.cli.decoding_arguments import add_decoding_arguments, decoding_options, draft_model
 from app.cli.exit_codes import INTERRUPTED, OK
 from app.cli.notices import print_notices
 from app.cli.progress import ProgressBar
 from app.sanitize import sanitize
 from app.tiers.report import TierReport, TierWatch
 from app.tiers.text import as_json, as_lines
-from engine import Engine, EngineSnapshot, EngineState, Message, Reply, Request, SamplingParams
+from engine import (
+    DecodingOptions,
+    Engine,
+    EngineSnapshot,
+    EngineState,
+    Message,
+    Reply,
+    ReplyStatus,
+    Request,
+    SamplingParams,
+)
 
 NAME = "tiers"
 HELP = "show where the weights of a model are, and what moves while it answers"
@@ -33,6 +44,7 @@ _PLAIN_COLUMNS = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the model, what it answers and how the map is printed."""
     add_model_arguments(parser)
+    add_decoding_arguments(parser)
     parser.add_argument("-p", "--prompt", default=_PROMPT, metavar="TEXT", help="what it answers meanwhile")
     parser.add_argument(
         "-n",
@@ -52,13 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the map as it was at the end of a short reply; with --watch also on the way there."""
-    options = load_options(args, context=args.context)
+    decoding = decoding_options(args)
+    options = load_options(args, context=args.context, draft_model=draft_model(args))
     engine, watch = Engine(), TierWatch()
     printer = _Printer(as_objects=args.json, again=args.watch)
     try:
         engine.load(options)
         snapshot = _await_load(engine)
-        reply = engine.ask(_request(args, snapshot))
+        reply = engine.ask(_request(args, snapshot, decoding))
         interrupted = _follow(engine, reply, watch, printer)
         notices = engine.snapshot.notices
     finally:
@@ -85,26 +98,36 @@ def _await_load(engine: Engine) -> EngineSnapshot:
     return snapshot
 
 
-def _request(args: argparse.Namespace, snapshot: EngineSnapshot) -> Request:
+def _request(args: argparse.Namespace, snapshot: EngineSnapshot, decoding: DecodingOptions) -> Request:
     """A conversation where the model knows them, else a text to go on with; always the same reply."""
     greedy = SamplingParams(temperature=0.0)
     if snapshot.model is not None and snapshot.model.has_template:
-        return Request(messages=(Message("user", args.prompt),), sampling=greedy, max_tokens=args.max_tokens)
-    return Request(prompt=args.prompt, sampling=greedy, max_tokens=args.max_tokens)
+        return Request(
+            messages=(Message("user", args.prompt),),
+            sampling=greedy,
+            decoding=decoding,
+            max_tokens=args.max_tokens,
+        )
+    return Request(prompt=args.prompt, sampling=greedy, decoding=decoding, max_tokens=args.max_tokens)
 
 
 def _follow(engine: Engine, reply: Reply, watch: TierWatch, printer: _Printer) -> bool:
     """Look at the engine until the reply has ended; ctrl+c ends it. Returns whether that happened."""
-    interrupted = False
+    interrupted, bar = False, ProgressBar()
     while not reply.done:
         try:
             reply.wait(sys.maxsize, _LOOK_S)  # never so much text: until the end, or the time is over
+            if reply.status is ReplyStatus.CALIBRATE:
+                bar.share("measuring what leaving blocks out does, once", reply.stats.calibrated_share)
+                continue
+            bar.close()
             printer.take(watch.feed(engine.snapshot))
         except KeyboardInterrupt:
             if interrupted:
                 raise
             interrupted = True
             reply.cancel()
+    bar.close()
     printer.take(watch.feed(engine.snapshot))
     return interrupted
 

@@ -23,14 +23,17 @@ from app.attachments import read_attachments
 from app.background import in_thread
 from app.bridge import IDLE_PULL_S, PULL_S, Bridge
 from app.clipboard import copy
+from app.comparison import Way
 from app.context_use import TokenCounts
 from app.conversation import Turn
 from app.i18n import _
+from app.live_reply import LiveReply
 from app.message_cost import message_cost
+from app.models.options import Chosen
 from app.new_conversation import new_conversation
 from app.request import seen_from
 from app.sanitize import sanitize_line
-from app.screens.engine_view import EngineView
+from app.screens.comparing import ComparingActions
 from app.settings import SettingsFile
 from app.slash import Command, Problem, message_of, parse
 from app.store import Store
@@ -41,6 +44,7 @@ from app.widgets.prompt import Prompt
 from app.widgets.sampling_panel import SamplingPanel
 from app.widgets.sidebar import Sidebar
 from app.widgets.status import KeyBar, NoticeBar, StatusBar, TopBar
+from app.widgets.switches import SwitchLine
 from app.widgets.tier_panel import TierPanel, TierStrip
 from app.widgets.transcript import Transcript
 from app.workspace import Workspace
@@ -52,12 +56,13 @@ DRAFT_S: Final = 0.5
 """Seconds after a key when what is written is saved and counted."""
 
 
-class ChatScreen(EngineView):
+class ChatScreen(ComparingActions):
     """Conversations on the left, the open one in the middle, tiers on the right, the message box below."""
 
-    def __init__(self, store: Store, settings: SettingsFile) -> None:
-        """Begin with a new, empty conversation."""
+    def __init__(self, store: Store, settings: SettingsFile, chosen: Chosen | None = None) -> None:
+        """Begin with a new, empty conversation; `chosen` is what the command line said."""
         super().__init__()
+        self.chosen = chosen or Chosen()
         self.bridge = Bridge(store, self)
         self.bridge.unload_after_s = 60.0 * settings.values.unload_after_min
         self.workspace = Workspace(store, lambda: new_conversation(settings.values))
@@ -86,6 +91,7 @@ class ChatScreen(EngineView):
                 yield FindBar()
                 yield NoticeBar()
                 yield TierStrip(self.tier_watch)
+                yield SwitchLine()
                 yield Prompt()
                 yield StatusBar()
             yield TierPanel(self.tier_watch)
@@ -225,14 +231,26 @@ class ChatScreen(EngineView):
 
     async def ask_again(self, *added: Turn) -> None:
         """Ask for a reply to the message that ends the conversation; `added` are new turns before it."""
+        await self.show_reply(self.begin_reply(*added), *added)
+
+    def begin_reply(self, *added: Turn, way: Way | None = None) -> LiveReply:
+        """Ask for a reply to the message that ends the conversation, as chosen now or in a `way` of its own.
+
+        `added` are new turns before it.
+        """
         conversation = self.workspace.current
-        live = self.bridge.ask(conversation, self.system, self.sampling, self.overflow)
+        sampling, decoding = way or self.way
+        live = self.bridge.ask(conversation, self.system, sampling, self.overflow, decoding)
         self._store.add(conversation, *added, live.turn)
         self.remember(conversation)
-        if added and len(conversation.siblings(added[0])) == 1:
+        return live
+
+    async def show_reply(self, live: LiveReply, *added: Turn) -> None:
+        """Show a reply that was begun, and the turns before it that are new."""
+        if added and len(live.conversation.siblings(added[0])) == 1:
             await self.transcript.add(*added, live.turn)
         else:
-            await self.transcript.show(conversation)
+            await self.transcript.show(live.conversation)
         self.reply_grew(live)
         self._pull()
 

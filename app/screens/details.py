@@ -15,9 +15,12 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.conversation import Turn
+from app.decoding_words import changes_of, decoding_line, turn_quality
 from app.i18n import _
+from app.request import ORDINARY
 from app.sanitize import sanitize, sanitize_line
 from app.screens.dialog import Dialog
+from app.skip_rows import block_names
 from app.widgets.meters import size
 from engine import SamplingParams
 
@@ -101,7 +104,44 @@ def _facts(turn: Turn) -> Iterator[tuple[str, object]]:
         yield _("sampling"), _in_words(asdict(turn.sampling))
     for at, changed in _changes(turn):
         yield _("from token {n:,} on").format(n=at), _in_words(changed)
+    yield from _decoding(turn)
     yield _("seed"), stats.seed
+
+
+def _decoding(turn: Turn) -> Iterator[tuple[str, object]]:
+    """Yield how ids were computed and what that brought, where it was not as usual."""
+    stats, changes = turn.stats, changes_of(turn)
+    if (decoding := turn.decoding or ORDINARY) != ORDINARY or changes:
+        yield _("computed with"), decoding_line(decoding)
+    for at, changed in changes:
+        yield _("from token {n:,} on").format(n=at), decoding_line(changed)
+    if stats.skipped_blocks:
+        yield _("left out"), _("{count} blocks").format(count=stats.skipped_blocks)
+    if stats.skip_effect is not None:
+        yield "", block_names(stats.skip_effect.skipped)
+    if quality := turn_quality(turn):
+        yield _("text"), quality
+    if stats.drafted_tokens:
+        yield (
+            _("drafts"),
+            _("{taken:,} of {drafted:,} tokens taken, {share}").format(
+                taken=stats.accepted_tokens, drafted=stats.drafted_tokens, share=f"{stats.acceptance:.0%}"
+            ),
+        )
+    if isinstance(name := turn.made_by.get("draft_model"), str):
+        yield _("draft model"), name
+    if stats.speed_up and (stats.drafted_tokens or stats.skipped_blocks):
+        yield (
+            _("against plain steps"),
+            _("{factor}x, a plain one took {seconds} s").format(
+                factor=f"{stats.speed_up:.2f}", seconds=f"{stats.plain_step_s:.3g}"
+            ),
+        )
+    if stats.recomputed_tokens:
+        yield (
+            _("computed again"),
+            _("{count:,} tokens, for other blocks").format(count=stats.recomputed_tokens),
+        )
 
 
 def _changes(turn: Turn) -> list[tuple[int, dict[str, object]]]:

@@ -18,16 +18,16 @@ from app.bridge import BudgetOf
 from app.context_use import TokenCounts, context_use
 from app.i18n import _
 from app.live_reply import LiveReply, in_our_words
+from app.model_settings import ModelSettings
 from app.request import COMPLETION_TOKENS
 from app.sanitize import sanitize_line
-from app.screens.conversation_actions import ConversationActions
-from app.settings import ModelSettings
+from app.screens.decoding_actions import DecodingActions
 from app.widgets.context_meter import ContextMeter
 from app.widgets.prompt import Prompt
 from app.widgets.sampling_panel import SamplingPanel
 from app.widgets.sidebar import Sidebar
 from app.widgets.status import StatusBar, TopBar
-from app.widgets.switches import Switch
+from app.widgets.switches import SwitchLine
 from app.widgets.tab_bar import Tab, TabBar
 from app.widgets.tier_panel import TierPanel, TierStrip
 from engine import (
@@ -44,7 +44,7 @@ STATUS_S: Final = 0.5
 """Seconds between two looks of the numbers of a growing reply: faster ones cannot be read."""
 
 
-class EngineView(ConversationActions):
+class EngineView(DecodingActions):
     """What the bridge's listener shows; `ChatScreen` has the rest."""
 
     _counts: TokenCounts
@@ -143,7 +143,7 @@ class EngineView(ConversationActions):
     @on(SamplingPanel.Changed)
     def _steer(self, event: SamplingPanel.Changed) -> None:
         self.set_conversation_sampling(event.params)
-        self._apply_sampling()
+        self.steer()
 
     def action_toggle_greedy(self) -> None:
         """Always take the most probable token, or draw again."""
@@ -152,12 +152,7 @@ class EngineView(ConversationActions):
             self.change_settings(greedy=greedy)
         else:
             self.change_model_settings(model.path, greedy=greedy)
-        self._apply_sampling()
-
-    def _apply_sampling(self) -> None:
-        """Have the reply that grows, if any, drawn as chosen now."""
-        self.bridge.steer(self.workspace.current, self.sampling)
-        self.show_engine()
+        self.steer()
 
     def show_engine(self) -> None:
         """Show what depends on the engine, the settings and the conversation."""
@@ -168,7 +163,7 @@ class EngineView(ConversationActions):
         ]
         self.query_one(TabBar).show(tabs, self.workspace.active)
         self.query_one(TopBar).show(snapshot)
-        self.query_one(Sidebar).show(snapshot, conversation, self._chosen_sampling, self._switches())
+        self.query_one(Sidebar).show(snapshot, conversation, self._chosen_sampling)
         self._show_sampling()
         self._show_status()
 
@@ -176,14 +171,6 @@ class EngineView(ConversationActions):
     def _chosen_sampling(self) -> SamplingParams:
         """What the conversation has chosen, the switch for greedy aside."""
         return self.workspace.current.sampling or self.settings.sampling
-
-    def _switches(self) -> list[Switch]:
-        """Return the switches that the engine has."""
-        live = self.bridge.live(self.workspace.current)
-        pending = live is not None and live.pending
-        return [
-            Switch(_("greedy"), "F7", self.greedy, pending, _("most probable token") if self.greedy else "")
-        ]
 
     def _show_sampling(self) -> None:
         panel = self.query_one(SamplingPanel)
@@ -206,6 +193,9 @@ class EngineView(ConversationActions):
         use = context_use(conversation, self.system, total, self._counts, reserve=reserve)
         self.query_one(StatusBar).show(self.bridge.snapshot, self.bridge.live(conversation), use)
         self.query_one(ContextMeter).show(use, self.overflow)
+        switches = self.switches()
+        self.query_one(Sidebar).show_switches(switches)
+        self.query_one(SwitchLine).show(switches)
 
     def _show_map(self, snapshot: EngineSnapshot) -> None:
         now, tiers = time.monotonic(), snapshot.tiers

@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option, OptionDoesNotExist
 from app import locations
 from app.fetch import STARTER
 from app.i18n import _
+from app.model_settings import ModelSettings
 from app.models import FoundModel
 from app.models.catalog import Starter
 from app.models.hub_file import HubFile, parse_hub_file
@@ -31,7 +32,6 @@ from app.screens.model_rows import (
     suggestion_details,
     suggestion_row,
 )
-from app.settings import ModelSettings
 from app.widgets.meters import size
 from app.widgets.option_list import SteadyOptionList
 from engine import ModelNotFoundError, ModelPreview

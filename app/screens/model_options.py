@@ -5,7 +5,9 @@ Knows settings and previews; loads nothing. What belongs to a GPU is asked only 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
@@ -18,13 +20,14 @@ from textual.widgets import Input, Label, Static
 from app.background import in_thread
 from app.devices import parse_device
 from app.i18n import _
-from app.models import FoundModel
+from app.model_settings import ModelSettings
+from app.models import FoundModel, resolve_model
 from app.models.options import load_options
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.screens.model_rows import plan_in_words, shown_budget
-from app.settings import ModelSettings, SettingsFile
-from engine import KVType, find_gpus, parse_budget, preview_model
+from app.settings import SettingsFile
+from engine import KVType, ModelNotFoundError, find_gpus, parse_budget, preview_model
 
 
 class ModelOptionsScreen(Dialog[str | None]):
@@ -69,6 +72,9 @@ class ModelOptionsScreen(Dialog[str | None]):
                 yield Input(shown, id="options-vram", placeholder=placeholder)
                 yield Label(_("Keys and values: f16 or q8_0"), markup=False)
                 yield Input(self._own.kv_type or "", id="options-kv", placeholder=values.kv_type)
+            yield Label(_("Draft model: a smaller one with the same vocabulary"), markup=False)
+            shown = str(self._own.draft_model) if self._own.draft_model else ""
+            yield Input(shown, id="options-draft", placeholder=_("none"))
             yield Static(id="options-plan", markup=False)
             yield Static(_("Enter keep · empty: as for all · Esc back"), id="options-keys")
 
@@ -106,10 +112,10 @@ class ModelOptionsScreen(Dialog[str | None]):
         self.query_one("#options-plan", Static).update(content)
 
     def _written(self) -> ModelSettings:
-        """Read both fields. Raises ValueError with one line."""
-        context, memory, device, vram, kv_type = (
+        """Read all fields. Raises ValueError with one line."""
+        context, memory, device, vram, kv_type, draft = (
             self.query_one(f"#options-{name}", Input).value.strip()
-            for name in ("context", "memory", "device", "vram", "kv")
+            for name in ("context", "memory", "device", "vram", "kv", "draft")
         )
         context = context.replace(",", "")
         if context and not (context.isascii() and context.isdigit() and int(context) > 0):
@@ -121,6 +127,7 @@ class ModelOptionsScreen(Dialog[str | None]):
             device=parse_device(device) if device else None,
             vram_budget=parse_budget(vram) if vram else None,
             kv_type=_kv_type(kv_type) if kv_type else None,
+            draft_model=_draft_model(draft, self._settings.values.model_folders) if draft else None,
         )
 
     @on(Input.Submitted)
@@ -144,3 +151,10 @@ def _kv_type(text: str) -> KVType:
         return KVType(text.lower())
     except ValueError:
         raise ValueError(_("keys and values must be f16 or q8_0")) from None
+
+
+def _draft_model(text: str, folders: Sequence[Path]) -> Path:
+    try:
+        return resolve_model(text, folders).absolute()
+    except ModelNotFoundError as error:
+        raise ValueError(str(error)) from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 from textual.content import Content
 
 from app.i18n import _
+from app.model_settings import ModelSettings
 from app.models import FoundModel
 from app.models.catalog import Starter
 from app.models.hub_file import HubFile
 from app.models.suggestions import Suggestion
 from app.sanitize import sanitize_line
-from app.settings import ModelSettings
 from app.tiers.words import limited_words
 from app.widgets.meters import parameters, size
 from engine import Budget, ModelPreview

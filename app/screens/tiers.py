@@ -28,6 +28,7 @@ from app.tiers.words import (
     row_legend,
     settling_words,
     size,
+    skipped_words,
     tier_name,
     wait_words,
     why_no_map,
@@ -154,7 +155,11 @@ class TiersScreen(Dialog[bool]):
         told = " · ".join(
             filter(
                 None,
-                (gpu_line(report), settling_words(settled=report.settled, progress=report.load_progress)),
+                (
+                    gpu_line(report),
+                    settling_words(settled=report.settled, progress=report.load_progress),
+                    skipped_words(report),
+                ),
             )
         )
         device.display = bool(told)

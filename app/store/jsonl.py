@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from app.conversation import Attachment, Conversation, Turn, TurnStatus
-from app.store.rows import sampling_of, stats_of, tree_of
+from app.store.decoding_json import decoding_facts, decoding_of, stats_facts, stats_of
+from app.store.rows import sampling_of, tree_of
 from app.store.trees import Fields, Node, grown
 from engine import GenerationStats, Overflow
 
@@ -56,7 +57,8 @@ def message_facts(turn: Turn) -> dict[str, Any]:
         "created_at": turn.created_at,
         "model": turn.model,
         "sampling": asdict(turn.sampling) if turn.sampling is not None else None,
-        "stats": asdict(turn.stats),
+        "decoding": decoding_facts(turn.decoding) if turn.decoding is not None else None,
+        "stats": stats_facts(turn.stats),
         "made_by": turn.made_by,
         "attachments": [asdict(part) for part in turn.attachments],
     }
@@ -106,7 +108,8 @@ def _node(line: Fields) -> Node:
         status, note = TurnStatus(line.text("status")), line.text("note")
         if status is TurnStatus.STREAMING:
             status, note = TurnStatus.CANCELLED, _BROKEN_OFF
-        sampling, stats = line.optional("sampling", dict), line.optional("stats", dict)
+        sampling, decoding = line.optional("sampling", dict), line.optional("decoding", dict)
+        stats = line.optional("stats", dict)
         role, made_by = line.text("role"), line.optional("made_by", dict) or {}
         json.dumps(made_by)  # what is nested too deeply to be written again fails here and not while storing
         if role not in ("user", "assistant"):
@@ -120,6 +123,7 @@ def _node(line: Fields) -> Node:
             line.id_or_none("parent_id"),
             line.text("model"),
             sampling_of(sampling) if sampling is not None else None,
+            decoding_of(decoding) if decoding is not None else None,
             stats_of(stats) if stats is not None and role == "assistant" else GenerationStats(),
             made_by,
             tuple(_attachment(part) for part in line.objects("attachments")),

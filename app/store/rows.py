@@ -6,13 +6,11 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 from app.conversation import Attachment, Conversation, Turn, TurnStatus
+from app.store.decoding_json import decoding_facts, decoding_of, stats_facts, stats_of
 from engine import GenerationStats, Overflow, SamplingParams
-
-_NO_STATS: Final = GenerationStats()
-_LARGEST: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,13 @@ def params_json(conversation: Conversation) -> str | None:
     return json.dumps(chosen) if chosen else None
 
 
-def made_by(turn: Turn) -> tuple[str, str | None, str | None, str | None]:
-    """Return model, sampling_json, stats_json and made_by_json."""
+def made_by(turn: Turn) -> tuple[str, str | None, str | None, str | None, str | None]:
+    """Return model, sampling_json, decoding_json, stats_json and made_by_json."""
     return (
         turn.model,
         json.dumps(asdict(turn.sampling)) if turn.sampling is not None else None,
-        json.dumps(asdict(turn.stats)) if turn.role == "assistant" else None,
+        json.dumps(decoding_facts(turn.decoding)) if turn.decoding is not None else None,
+        json.dumps(stats_facts(turn.stats)) if turn.role == "assistant" else None,
         json.dumps(turn.made_by) if turn.made_by else None,
     )
 
@@ -72,7 +71,7 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
 def turn_of(row: Mapping[str, Any], attachments: Iterable[Attachment] = ()) -> Turn:
     """Return a turn. Raises sqlite3.DataError."""
     try:
-        sampling, stats = row["sampling_json"], row["stats_json"]
+        sampling, decoding, stats = row["sampling_json"], row["decoding_json"], row["stats_json"]
         return Turn(
             row["conversation_id"],
             row["role"],
@@ -82,6 +81,7 @@ def turn_of(row: Mapping[str, Any], attachments: Iterable[Attachment] = ()) -> T
             row["parent_id"],
             row["model"],
             sampling_of(json.loads(sampling)) if sampling else None,
+            decoding_of(json.loads(decoding)) if decoding else None,
             stats_of(json.loads(stats)) if stats else GenerationStats(),
             dict(json.loads(row["made_by_json"] or "{}")),
             tuple(attachments),
@@ -96,22 +96,8 @@ def sampling_of(stored: Mapping[str, Any]) -> SamplingParams:
     """Return stored sampling, without fields that only a newer program knows. Raises ValueError,
     TypeError.
     """
-    return SamplingParams(**_known(SamplingParams, stored))
-
-
-def stats_of(stored: Mapping[str, Any]) -> GenerationStats:
-    """Return stored statistics, without fields that only a newer program knows. Raises ValueError."""
-    known = _known(GenerationStats, stored)
-    for name, value in known.items():
-        kinds = (int,) if isinstance(getattr(_NO_STATS, name), int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) < _LARGEST:
-            raise ValueError(f"{name} is {str(value)[:40]!r}")
-    return GenerationStats(**known)
-
-
-def _known(kind: type[SamplingParams | GenerationStats], stored: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in stored.items() if name in names}
+    names = {field.name for field in fields(SamplingParams)}
+    return SamplingParams(**{name: value for name, value in stored.items() if name in names})
 
 
 def tree_of(conversation: Conversation) -> list[Turn]:

@@ -93,5 +93,7 @@ CREATE TABLE attachment (
 CREATE INDEX attachment_by_message ON attachment(message_id, position);
 """
 
-MIGRATIONS: Final[tuple[str, ...]] = (_TABLES, _HISTORY)
+_DECODING: Final = "ALTER TABLE message ADD COLUMN decoding_json TEXT;"
+
+MIGRATIONS: Final[tuple[str, ...]] = (_TABLES, _HISTORY, _DECODING)
 """Step n leads from `user_version` n to n + 1."""

@@ -18,15 +18,16 @@ VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO NOTHING
 """
 _MESSAGE: Final = """
 INSERT INTO message(id, conversation_id, parent_id, role, text, status, note, created_at, model,
-    sampling_json, stats_json, made_by_json) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    sampling_json, decoding_json, stats_json, made_by_json)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ATTACHMENT: Final = "INSERT INTO attachment(message_id, position, kind, name, text) VALUES (?, ?, ?, ?, ?)"
 # Who goes on with a conversation that was deleted, in another window perhaps, wants it back.
 _HEAD: Final = "UPDATE conversation SET head_id = ?, updated_at = ?, deleted_at = NULL WHERE id = ?"
 _TEXT: Final = "UPDATE message SET text = ?, model = ? WHERE id = ?"
 _FINISH: Final = """
-UPDATE message SET text = ?, status = ?, note = ?, model = ?, sampling_json = ?, stats_json = ?,
-    made_by_json = ? WHERE id = ?
+UPDATE message SET text = ?, status = ?, note = ?, model = ?, sampling_json = ?, decoding_json = ?,
+    stats_json = ?, made_by_json = ? WHERE id = ?
 """
 _MODEL: Final = "UPDATE conversation SET model_ref = ? WHERE id = ?"
 _FACTS: Final = """

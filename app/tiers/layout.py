@@ -25,6 +25,8 @@ _ORDER: Final = "VRSND"
 GUTTER: Final = 5
 """Columns before the cells of a line, for its label."""
 EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+SKIPPED: Final = "·"
+"""What stands for a block that passes leave out."""
 
 
 class Activity(IntEnum):
@@ -39,6 +41,15 @@ class Activity(IntEnum):
     """It is computed from a ring."""
 
 
+class Use(IntEnum):
+    """Whether passes use what a cell stands for."""
+
+    ALL = 0
+    PART = 1
+    """Some of its blocks are left out."""
+    NOTHING = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One cell of the map."""
@@ -50,10 +61,13 @@ class Cell:
     """How much of a moving block is there."""
     mixed: bool = False
     """Whether it stands for blocks of faster tiers as well."""
+    use: Use = Use.ALL
 
     @property
     def glyph(self) -> str:
         """One character that says it all without colour."""
+        if self.skipped:
+            return SKIPPED
         match self.activity:
             case Activity.ACTIVE:
                 return "▶"
@@ -64,11 +78,23 @@ class Cell:
             case _:
                 return self.letter.lower() if self.mixed else self.letter
 
+    @property
+    def skipped(self) -> bool:
+        """Whether it is shown as left out: what moves is shown as moving."""
+        return self.use is Use.NOTHING and self.activity <= Activity.STAGED
+
 
 @cache
-def cell(letter: str, activity: Activity = Activity.STILL, eighths: int = 0, *, mixed: bool = False) -> Cell:
+def cell(
+    letter: str,
+    activity: Activity = Activity.STILL,
+    eighths: int = 0,
+    *,
+    mixed: bool = False,
+    use: Use = Use.ALL,
+) -> Cell:
     """Return the cell of these, always the same object."""
-    return Cell(letter, activity, eighths, mixed)
+    return Cell(letter, activity, eighths, mixed, use)
 
 
 def letter_of(block: BlockPlace) -> str:
@@ -94,16 +120,21 @@ def in_order(letters: Iterable[str]) -> tuple[str, ...]:
 
 
 def worst(cells: Sequence[Cell]) -> Cell:
-    """Return one cell for several: the slowest place, and what happens to any of them."""
+    """Return one cell for several: the slowest place, and what happens to any of them; of those that passes
+    leave out only where they leave out all.
+    """
     if len(cells) == 1:
         return cells[0]
+    used = [one for one in cells if one.use is not Use.NOTHING]
+    use = Use.NOTHING if not used else Use.PART if len(used) < len(cells) else Use.ALL
+    cells = used or cells
     letter = max((one.letter for one in cells), key=_ORDER.index)
     slowest = [one for one in cells if one.letter == letter]
     activity = max(one.activity for one in cells)
     if activity is Activity.STAGED and any(one.activity is Activity.STILL for one in slowest):
         activity = Activity.STILL  # one that is staged says nothing about the others
     eighths = max(one.eighths for one in cells) if activity is Activity.MOVING else 0
-    return cell(letter, activity, eighths, mixed=len(slowest) < len(cells))
+    return cell(letter, activity, eighths, mixed=len(slowest) < len(cells), use=use)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from app.tiers.history import Rate
-from app.tiers.layout import Activity, Cell, cell, in_order, letter_of, letter_of_tier
+from app.tiers.layout import Activity, Cell, Use, cell, in_order, letter_of, letter_of_tier
 from engine import (
     BlockPlace,
     EngineSnapshot,
@@ -129,6 +129,8 @@ class TierReport:
     blocks: tuple[BlockPlace, ...]
     cells: tuple[Cell, ...]
     """For each block."""
+    skipped: frozenset[int]
+    """Blocks, by index, that passes leave out."""
     tiers: tuple[TierTotal, ...]
     link: Link
     copies: Link | None
@@ -139,6 +141,8 @@ class TierReport:
     passes: int
     pass_bytes: int
     """Of weights that a pass needs."""
+    skipped_bytes: int
+    """Of weights that it would need besides, were they not left out."""
     pass_read_bytes: int
     """Of these from disk, by the plan."""
     pass_copy_bytes: int
@@ -244,7 +248,7 @@ class TierWatch:
         self._peak, self._copy_peak, self._running, self._filled = 0.0, 0.0, False, True
         self._limit = Limit.UNKNOWN
         """What was measured last."""
-        self._base: tuple[object, tuple[Cell, ...]] = ((), ())
+        self._base: tuple[object, object, tuple[Cell, ...]] = ((), (), ())
 
     def _is_filled(self, snapshot: EngineSnapshot) -> bool:
         """Whether the ring is only being filled for a pass that is not yet asked for.
@@ -291,7 +295,10 @@ class TierWatch:
         waiting = self._waiting()
         running = snapshot.state is EngineState.GENERATING
         decoding = running and snapshot.decode_tok_s > 0
-        needed = sum(_needed(block) for block in tiers.blocks) if tiers else 0
+        skipped = tiers.skipped if tiers else frozenset()
+        whole = sum(_needed(block) for block in tiers.blocks) if tiers else 0
+        left_out = sum(_needed(tiers.blocks[index]) for index in skipped) if tiers else 0
+        needed = whole - left_out
         read = tiers.pass_read_bytes if tiers else 0
         limited_by = tiers.limited_by if tiers else ""
         active = tiers.active if tiers and running else None  # the last word of a reply that has ended
@@ -308,6 +315,7 @@ class TierWatch:
             known=tiers is not None,
             blocks=tiers.blocks if tiers else (),
             cells=self._cells(tiers, active) if tiers else (),
+            skipped=skipped,
             tiers=_totals(tiers) if tiers else (),
             link=self._link(tiers),
             copies=self._copies(tiers) if tiers and tiers.gpu else None,
@@ -320,9 +328,10 @@ class TierWatch:
             ),
             passes=tiers.passes if tiers else 0,
             pass_bytes=needed,
+            skipped_bytes=left_out,
             pass_read_bytes=read,
             pass_copy_bytes=tiers.pass_copy_bytes if tiers else 0,
-            hit_rate=1 - read / needed if needed else None,
+            hit_rate=max(0.0, 1 - read / needed) if needed else None,
             stall_s=None if waiting is None else waiting.disk_s + waiting.copy_s,
             copy_stall_s=None if waiting is None else waiting.copy_s,
             stall_share=None if waiting is None else min(1.0, waiting.disk_share + waiting.copy_share),
@@ -342,16 +351,20 @@ class TierWatch:
         )
 
     def _cells(self, tiers: TierSnapshot, active: int | None) -> tuple[Cell, ...]:
-        blocks, still = self._base
-        if blocks is not tiers.blocks:
-            still = tuple(cell(letter_of(block)) for block in tiers.blocks)
-            self._base = (tiers.blocks, still)
+        blocks, skipped, still = self._base
+        if blocks is not tiers.blocks or skipped != tiers.skipped:
+            still = tuple(
+                cell(letter_of(block), use=Use.NOTHING if index in tiers.skipped else Use.ALL)
+                for index, block in enumerate(tiers.blocks)
+            )
+            self._base = (tiers.blocks, tiers.skipped, still)
         cells = list(still)
         for index, share in tiers.in_flight:
             # A block that is there is drawn as there: only what still moves has an arrow or a level.
             here = share >= 1 or self._filled
             eighths = 0 if here else min(7, int(share * 8))
-            cells[index] = cell(cells[index].letter, Activity.STAGED if here else Activity.MOVING, eighths)
+            activity = Activity.STAGED if here else Activity.MOVING
+            cells[index] = cell(cells[index].letter, activity, eighths, use=cells[index].use)
         if active is not None:
             cells[active] = cell(cells[active].letter, Activity.ACTIVE)
         return tuple(cells)

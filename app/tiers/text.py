@@ -27,6 +27,7 @@ from app.tiers.words import (
     row_legend,
     settling_words,
     short_name,
+    skipped_words,
     speed_words,
     tier_name,
     tier_numbers,
@@ -74,6 +75,7 @@ def _lines(report: TierReport, width: int) -> Iterator[str]:
     told = (
         prompt_words(report),
         plan_words(report),
+        skipped_words(report),
         settling_words(settled=report.settled, progress=report.load_progress),
     )
     yield from filter(None, told)
@@ -150,6 +152,7 @@ def as_json(report: TierReport) -> dict[str, object]:
                 "tier": block.tier,
                 "executor": block.executor,
                 "activity": cell.activity.name.lower(),
+                "skipped": index in report.skipped,
                 "wait_ms": round(report.waits.get(index, 0.0) * 1000, 3),
             }
             for index, (block, cell) in enumerate(zip(report.blocks, report.cells, strict=True))
@@ -158,6 +161,8 @@ def as_json(report: TierReport) -> dict[str, object]:
         "compute": {"busy_cores": round(compute.busy, 3), "cores": compute.cores, "block": compute.active},
         "passes": report.passes,
         "pass_bytes": report.pass_bytes,
+        "skipped_blocks": len(report.skipped),
+        "skipped_bytes": report.skipped_bytes,
         "pass_read_bytes": report.pass_read_bytes,
         "pass_copy_bytes": report.pass_copy_bytes,
         "hit_rate": report.hit_rate and round(report.hit_rate, 4),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.devices import gpu_words
 from app.i18n import _
 from app.sanitize import sanitize_line
-from app.tiers.layout import Activity, in_order, letter_of
+from app.tiers.layout import SKIPPED, Activity, in_order, letter_of
 from app.tiers.report import Limit, Link, TierReport, TierTotal
 from engine import BlockPlace, EngineState, Executor, Tier, TierEvent
 
@@ -153,6 +153,8 @@ def gpu_line(report: TierReport) -> str:
 
 def why_there(report: TierReport, index: int) -> str:
     """Say why a block is where it is, and what happens to it."""
+    if report.cells[index].skipped:
+        return _("left out of every pass: nothing is read or computed, and others may have its place")
     block, activity = report.blocks[index], report.cells[index].activity
     to_gpu = report.gpu is not None and block.executor is not Executor.CPU
     links = (report.link, report.copies)
@@ -273,6 +275,19 @@ def settling_words(*, settled: bool, progress: float) -> str:
     if progress < 1:
         return _("answers while it loads: {share}").format(share=f"{progress:.0%}")
     return _("blocks move")
+
+
+def skipped_words(report: TierReport) -> str:
+    """Return the mark and number of blocks that passes leave out, and what that saves; empty for none."""
+    if not report.skipped:
+        return ""
+    whole = report.pass_bytes + report.skipped_bytes
+    return _("{mark} skipped {count} of {total}, {share} of bytes").format(
+        mark=SKIPPED,
+        count=len(report.skipped),
+        total=sum(block.layer is not None for block in report.blocks),
+        share=f"{report.skipped_bytes / whole if whole else 0.0:.0%}",
+    )
 
 
 def plan_words(report: TierReport) -> str:

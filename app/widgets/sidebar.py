@@ -39,16 +39,13 @@ class Sidebar(Vertical):
         switches.add_class("card")
         yield switches
 
-    def show(
-        self,
-        snapshot: EngineSnapshot,
-        conversation: Conversation,
-        sampling: SamplingParams,
-        switches: Sequence[Switch],
-    ) -> None:
+    def show(self, snapshot: EngineSnapshot, conversation: Conversation, sampling: SamplingParams) -> None:
         """Show what is loaded, how it runs, and how the conversation is led."""
         self.query_one("#model-card", Static).update(_model(snapshot))
         self.query_one("#sampling-card", Static).update(_sampling(conversation, sampling))
+
+    def show_switches(self, switches: Sequence[Switch]) -> None:
+        """Show what is on, and what has come of it."""
         self.query_one(Switches).show(switches)
 
 

@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from app.actions import ACTIONS, Action
 from app.context_use import ContextUse
+from app.decoding_words import gain_words
 from app.i18n import _
 from app.keymap import shown_key
 from app.live_reply import LiveReply
@@ -113,6 +114,13 @@ class StatusBar(Widget):
 
     def _generating(self, live: LiveReply, reply: Reply) -> list[Content]:
         stop = (_("  Esc stops"), "$muted")
+        if reply.status is ReplyStatus.CALIBRATE:
+            share = reply.stats.calibrated_share
+            measuring = Content.assemble(("◐ ", "$warning"), bar(share, 10), f" {live.phase}")
+            brief = Content.assemble(
+                ("◐ ", "$warning"), bar(share, 10), _(" measuring {share}").format(share=f"{share:.0%}")
+            )
+            return [Content.assemble(measuring, stop), measuring, Content.assemble(brief, stop), brief]
         if reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
             words = Content.assemble(("◐ ", "$warning"), live.phase)
             return [Content.assemble(words, stop), words]
@@ -120,9 +128,15 @@ class StatusBar(Widget):
         speed = f"{stats.decode_tok_s:.1f} tok/s" if stats.decode_tok_s else ""
         first = _("first {seconds:.2f} s").format(seconds=stats.ttft_s) if stats.ttft_s else ""
         count = _("{count:,} tok").format(count=stats.completion_tokens)
+        gain = gain_words(stats)
         lines = [
             Content.assemble(("● ", "$primary"), " · ".join(filter(None, parts)))
-            for parts in ((speed, first, count), (speed, count), (speed or count,))
+            for parts in (
+                *([(speed, first, count, *gain)] if gain else []),
+                (speed, first, count),
+                (speed, count),
+                (speed or count,),
+            )
         ]
         choices = [*(Content.assemble(line, stop) for line in lines), lines[-1]]
         if settling := _settling(self._snapshot):

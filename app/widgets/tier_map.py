@@ -17,7 +17,19 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tiers.layout import EIGHTHS, GUTTER, Activity, Cell, MapLine, map_lines, strip_groups, tier_of, worst
+from app.tiers.layout import (
+    EIGHTHS,
+    GUTTER,
+    SKIPPED,
+    Activity,
+    Cell,
+    MapLine,
+    Use,
+    map_lines,
+    strip_groups,
+    tier_of,
+    worst,
+)
 from app.tiers.report import TierReport
 from engine import BlockPlace, Tier
 
@@ -47,6 +59,7 @@ class TierMap(Widget):
         "tier-map--mixed-vram",
         "tier-map--moving",
         "tier-map--active",
+        "tier-map--skipped",
         "tier-map--cursor",
     }
     DEFAULT_CSS = """
@@ -61,12 +74,13 @@ class TierMap(Widget):
     TierMap > .tier-map--mixed-vram { color: $tier-ram; background: $tier-vram 16%; }
     TierMap > .tier-map--moving { color: $tier-move; background: $tier-move 16%; text-style: bold; }
     TierMap > .tier-map--active { color: $background; background: $tier-active; text-style: bold; }
+    TierMap > .tier-map--skipped { color: $tier-skip; background: $tier-skip 12%; }
     TierMap > .tier-map--cursor { color: $background; background: $primary; text-style: bold underline; }
     TierMap.-stale { opacity: 50%; }
     TierMap:ansi {
         & > .tier-map--ram, & > .tier-map--ram-copied, & > .tier-map--nvme, & > .tier-map--nvme-copied,
         & > .tier-map--vram, & > .tier-map--mixed, & > .tier-map--mixed-vram,
-        & > .tier-map--moving { background: $background; }
+        & > .tier-map--skipped, & > .tier-map--moving { background: $background; }
         & > .tier-map--active { color: $foreground; background: $background; text-style: bold reverse; }
         & > .tier-map--cursor {
             color: $primary;
@@ -251,6 +265,8 @@ class TierMap(Widget):
             return self.get_component_rich_style("tier-map--active")
         if one.activity is Activity.MOVING:
             return self.get_component_rich_style("tier-map--moving")
+        if one.use is not Use.ALL:
+            return self.get_component_rich_style("tier-map--skipped")
         if one.mixed and one.activity is Activity.STILL:
             style = "tier-map--mixed-vram" if tier_of(one.letter) is Tier.RAM else "tier-map--mixed"
             return self.get_component_rich_style(style)
@@ -290,4 +306,6 @@ def _text_of(one: Cell, width: int) -> str:
         return one.glyph
     if one.activity is Activity.MOVING:
         return ("↑" + EIGHTHS[one.eighths]).ljust(width)
+    if one.skipped:
+        return f"{SKIPPED}{one.letter}{SKIPPED}"[:width].center(width)
     return one.glyph.center(width) if width > 2 else one.glyph.ljust(width)

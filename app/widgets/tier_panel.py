@@ -22,6 +22,7 @@ from app.tiers.words import (
     row_legend,
     size,
     size_of,
+    skipped_words,
     why_no_map,
 )
 from app.widgets.event_log import EventLog
@@ -74,7 +75,8 @@ class TierPanel(Vertical):
             self.query_one(".missing", Static).update(Content(missing))
             for child in self.children[1:]:
                 child.display = bool(missing) == child.has_class("missing")
-        if (words := f"{legend(report)}\n{row_legend()}") != self._legend:
+        lines = filter(None, (legend(report), row_legend(), skipped_words(report)))
+        if (words := "\n".join(lines)) != self._legend:
             self._legend = words
             self.query_one("#tier-legend", Static).update(Content(words))
         for widget in (self.query_one(TierBars), self.query_one(TierMap), self.query_one(Lanes)):
@@ -154,6 +156,8 @@ def _numbers(report: TierReport, age: float, width: int) -> Content:
         amount = size(total.used) if total.tier is Tier.NVME else size_of(total.used, total.total)
         letter = (total.letter, f"bold $tier-{total.tier.value}")
         parts.append(Content.assemble(letter, f" {amount} {total.blocks}"))
+    if report.skipped:
+        parts.append(Content.assemble((_("skip "), "$muted"), f"{len(report.skipped)}"))
     parts += _link_numbers(report)
     parts.append(Content.styled(limit_words(report), "$muted"))
     line = Content("")

@@ -20,6 +20,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.conversation import Attachment, Turn, TurnStatus
+from app.decoding_words import gain_words, turn_quality, way_words
 from app.i18n import _
 from app.markdown import Splitter, make_parser, redefines, weight
 from app.sanitize import sanitize, sanitize_line
@@ -43,7 +44,8 @@ def switches(turn: Turn) -> list[str]:
     words = []
     if turn.sampling is not None and turn.sampling.temperature == 0:
         words.append(_("greedy"))
-    if turn.made_by.get("changes"):
+    words += way_words(turn)
+    if turn.made_by.get("changes") or turn.made_by.get("decoding_changes"):
         words.append(_("changed on the way"))
     return words
 
@@ -214,6 +216,7 @@ class TurnView(Vertical):
                 parts.append(f"{turn.stats.decode_tok_s:.1f} tok/s")
             if turn.stats.ttft_s:
                 parts.append(_("first {seconds:.2f} s").format(seconds=turn.stats.ttft_s))
+            parts += [*gain_words(turn.stats), *filter(None, [turn_quality(turn)])]
         self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
         self._show_line(".foot", Content(" · ".join(parts)))
 

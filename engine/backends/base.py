@@ -8,6 +8,7 @@ A backend is opened by `select`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from engine.cancel import CancelToken
 from engine.kv_cache import KVCache
 from engine.logits import Logits
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.placement import Placement
 
 Float32Array = npt.NDArray[np.float32]
@@ -83,13 +85,27 @@ class Backend(Protocol[X, C]):
         """Look up the ids, [T] int32 -> [T, D], the embedding scale applied."""
         ...
 
-    def layers(self, first: int, last: int, x: X, start_pos: int, kv: C, cancel: CancelToken) -> None:
+    def layers(
+        self,
+        first: int,
+        last: int,
+        x: X,
+        start_pos: int,
+        kv: C,
+        cancel: CancelToken,
+        skip: SkipSet = NOTHING,
+    ) -> None:
         """Run layers first..last-1 over x [T, D] in place (C-contiguous), at positions start_pos onwards.
 
-        Writes keys and values of those positions into kv; what kv held after them is lost.
-        Raises CancelledError when told to stop, StreamError when weights cannot be read: x and the cache from
-        start_pos on are then undefined.
+        Blocks in `skip` are left out (x stays as it is there), and what they weigh is not moved. Writes keys
+        and values of those positions into kv, for layers whose attention is not skipped; what kv held after
+        them is lost. Raises CancelledError when told to stop, StreamError when weights cannot be read: x and
+        the cache from start_pos on are then undefined.
         """
+        ...
+
+    def states(self, x: X) -> Float32Array:
+        """Hidden states [T, D] on the host, as the last `layers` left them."""
         ...
 
     def head(self, x: X, cancel: CancelToken) -> Float32Array:
@@ -99,8 +115,19 @@ class Backend(Protocol[X, C]):
         """
         ...
 
-    def next_logits(self, x: X, cancel: CancelToken) -> Logits:
-        """Logits [V] of the last row of x, left where they were computed. Raises as `layers`."""
+    def next_logits(self, x: X, cancel: CancelToken, ahead: SkipSet | None = None) -> Logits:
+        """Logits [V] of the last row of x, left where they were computed. Raises as `layers`.
+
+        With a set the caller is going to run the id that it draws from them with that set left out, as the
+        next pass: a GPU may begin it. None: what follows is not known.
+        """
+        ...
+
+    def each_logits(self, x: X, cancel: CancelToken) -> Sequence[Logits]:
+        """Logits [V] of every row of x, to be drawn from in that order, before the next pass.
+
+        Raises as `layers`.
+        """
         ...
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from engine.config import Precision
 from engine.kv_cache import HostKV
 from engine.logits import HostLogits
 from engine.model_config import ModelConfig
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.store import TieredWeights
 from engine.weights import ModelWeights
 from kernels import cpu
@@ -66,14 +67,21 @@ class CpuBackend:
         return self._blocks.embed(self.tiers.embedding_rows(token_ids), len(token_ids))
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: HostKV, cancel: CancelToken
+        self,
+        first: int,
+        last: int,
+        x: Float32Array,
+        start_pos: int,
+        kv: HostKV,
+        cancel: CancelToken,
+        skip: SkipSet = NOTHING,
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         if first == 0:
             self.tiers.before_pass()
         self._put_new()
         at = self._blocks.positions(start_pos, len(x))
-        for start, end, streamed in self.tiers.runs(2 * first, 2 * last):
+        for start, end, streamed in self.tiers.runs(2 * first, 2 * last, skip):
             if streamed is not None:
                 self._blocks.put(streamed, self.tiers.acquire(streamed, cancel))
             try:
@@ -82,6 +90,10 @@ class CpuBackend:
                 if streamed is not None:
                     self.tiers.release(streamed)
 
+    def states(self, x: Float32Array) -> Float32Array:
+        """Hidden states [T, D], here already."""
+        return x
+
     def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         logits = np.empty((len(x), self._vocab_size), np.float32)
@@ -89,9 +101,13 @@ class CpuBackend:
             self._blocks.head(x, rows, logits)
         return logits
 
-    def next_logits(self, x: Float32Array, cancel: CancelToken) -> HostLogits:
+    def next_logits(self, x: Float32Array, cancel: CancelToken, ahead: SkipSet | None = None) -> HostLogits:
         """Logits [V] of the last row of x."""
         return HostLogits(self.head(x[-1:], cancel)[0])
+
+    def each_logits(self, x: Float32Array, cancel: CancelToken) -> list[HostLogits]:
+        """Logits [V] of every row of x; the output matrix is read once."""
+        return [HostLogits(logits) for logits in self.head(x, cancel)]
 
     def close(self) -> None:
         """Stop the threads and let go of the weights; the backend cannot be used afterwards."""

@@ -2,19 +2,18 @@
 
 Knows which pass a row of hidden states or logits belongs to, and when a step that was begun ahead is the one
 that is asked for. What a pass computes is the business of `cuda_step` and `cuda_prompt`, and of `cuda_mixed`
-where blocks are elsewhere.
+where blocks are elsewhere that it does not leave out.
 
-Where the GPU holds all of the model the host's work for a reply costs no time, because the GPU has work
-meanwhile: when an id is drawn, the step that follows it is put on the GPU before the id is known here.
-`layers` then finds its step under way. Where another id or another position comes, that step was in vain:
-what it wrote lies where the next pass writes.
+Where the GPU holds all that a pass needs the host's work for a reply costs no time, because the GPU has work
+meanwhile: when an id is drawn, the step that follows it is put on the GPU before the id is known here, if the
+caller has said what that step will leave out. `layers` then finds its step under way. Where another id comes,
+another position or other blocks, that step was in vain: what it wrote lies where the next pass writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial, wraps
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -22,14 +21,17 @@ import numpy as np
 
 from engine import errors
 from engine.backends.base import Float32Array, TokenIds
+from engine.backends.cuda_drawing import is_plain
 from engine.backends.cuda_mixed import MixedPasses, TieredKV
 from engine.backends.cuda_model import DeviceModel
+from engine.backends.cuda_pass import DeviceHidden, DeviceLogits, DevicePass
 from engine.backends.cuda_weights import BlockMatrices
 from engine.cancel import CancelToken
 from engine.config import SamplingParams
 from engine.errors import CancelledError
 from engine.kv_cache import KVCache
-from engine.logits import DrawRequest, HostLogits, Logits, Penalties, checked
+from engine.logits import DrawRequest, HostLogits, Logits, Penalties, checked, not_numbers
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.gpu_tiers import GpuTiers
 from kernels.cuda.device import Array, Device, Event, Kernel
 from kernels.cuda.sampling import MOST_IDS, begin_step, continue_step
@@ -59,58 +61,13 @@ def _told(call: Callable[P, R]) -> Callable[P, R]:
     return calling
 
 
-@dataclass(slots=True, eq=False)
-class _Pass:
-    """What one call of `layers` computed."""
-
-    token_ids: TokenIds
-    end: int = 0
-    """Position after it."""
-    states: Array | None = None
-    """[T, D] f32; None where the logits of its rows are there instead."""
-    on_host: Float32Array | None = None
-    """The same where the processor has the head."""
-
-
-class DeviceHidden:
-    """Rows of the hidden states of one pass; they hold until the next one."""
-
-    def __init__(self, of: _Pass, first: int, last: int) -> None:
-        """Rows first..last-1."""
-        self.of, self.first, self.last = of, first, last
-
-    def __len__(self) -> int:
-        """How many rows."""
-        return self.last - self.first
-
-    def __getitem__(self, rows: slice) -> DeviceHidden:
-        """Some of them, next to each other."""
-        first, last, _ = rows.indices(len(self))
-        return DeviceHidden(self.of, self.first + first, self.first + max(first, last))
-
-
-class DeviceLogits:
-    """`Logits` [V] after one row of hidden states; they hold until the next pass, or the next logits."""
-
-    def __init__(self, backend: CudaBackend, x: DeviceHidden, row: int) -> None:
-        """Row `row` of the backend's logits belongs to the last row of x."""
-        self._backend, self._x, self._row = backend, x, row
-
-    def all(self) -> Float32Array:
-        """Give them on the host. Raises KernelError when they are not numbers."""
-        return self._backend.read(self._x, self._row)
-
-    def draw(self, request: DrawRequest) -> int | None:
-        """Draw an id, and begin the step that follows it; None where the kernels cannot."""
-        return self._backend.draw(self._x, self._row, request)
-
-
 class _Ahead(NamedTuple):
     """A step that was begun before it was asked for."""
 
     token_id: int
     position: int
     kv: TieredKV
+    skip: SkipSet
 
 
 class OwnedDevice(Device, Protocol):
@@ -158,7 +115,7 @@ class CudaBackend:
         self.chunk = model.layout.chunk
         self.device, self._model, self._mixed = device, model, mixed
         self._new_kv: TieredKV | None = kv
-        self._pass: _Pass | None = None
+        self._pass: DevicePass | None = None
         """The last one, as long as its rows are there."""
         self._kv = kv
         """Of the last pass."""
@@ -180,64 +137,102 @@ class CudaBackend:
 
     def embed(self, token_ids: TokenIds) -> DeviceHidden:
         """Take the ids, [T]; they are looked up on the GPU when their pass runs."""
-        return DeviceHidden(_Pass(token_ids), 0, len(token_ids))
+        return DeviceHidden(DevicePass(token_ids), 0, len(token_ids))
 
     @_told
     def layers(
-        self, first: int, last: int, x: DeviceHidden, start_pos: int, kv: TieredKV, cancel: CancelToken
+        self,
+        first: int,
+        last: int,
+        x: DeviceHidden,
+        start_pos: int,
+        kv: TieredKV,
+        cancel: CancelToken,
+        skip: SkipSet = NOTHING,
     ) -> None:
-        """Run all layers over x, see `Backend.layers`; runs of fewer are not supported."""
+        """Run all layers over x but for `skip`, see `Backend.layers`; runs of fewer are not supported."""
         model, ids = self._model, x.of.token_ids
         if (first, last) != (0, model.n_layers):
             raise ValueError(f"layers {first} to {last} of {model.n_layers}: on a GPU all run together")
         if cancel.cancelled:
             raise CancelledError("stopped")
         ahead, self._ahead, self._pass = self._ahead, None, None
-        runs = self.tiers.begin_pass(len(ids))
+        runs = self.tiers.begin_pass(len(ids), skip)
         x.of.end = start_pos + len(ids)
         if self._mixed is None:  # all are to come: there is nobody else to compute
             self.tiers.ready(self.tiers.where.blocks, cancel)
-        if self._mixed is not None and not self.tiers.where.whole:
+        if self._mixed is not None and not self.tiers.where.holds_all_but(skip):
             with self._timed():
-                x.of.states, x.of.on_host = self._mixed.run(runs, ids, start_pos, kv, cancel)
+                x.of.states, x.of.on_host = self._mixed.run(runs, ids, start_pos, kv, cancel, skip)
         elif len(ids) > MOST_IDS:
             begin_step(self.device, model.state, start_pos, ids[:1].tolist())
             assert model.prompt is not None, "chunks are no longer than planned for"
-            x.of.states = model.prompt.run(ids, kv.device, cancel)
-        elif len(ids) > 1 or ahead != _Ahead(int(ids[0]), start_pos, kv):
-            begin_step(self.device, model.state, start_pos, ids.tolist())
-            with self._timed():
-                model.step.run(len(ids), kv.device)
+            x.of.states = model.prompt.run(ids, kv.device, cancel, skip)
+        else:
+            if len(ids) > 1 or ahead != _Ahead(int(ids[0]), start_pos, kv, skip):
+                begin_step(self.device, model.state, start_pos, ids.tolist())
+                with self._timed():
+                    model.step.run(len(ids), kv.device, skip)
+            x.of.with_logits = range(len(ids))
         self._pass, self._kv = x.of, kv
+
+    @_told
+    def states(self, x: DeviceHidden) -> Float32Array:
+        """Hidden states [T, D] on the host, after all layers."""
+        self._check_present(x)
+        if x.of.on_host is not None:
+            return x.of.on_host[x.first : x.last].copy()  # the next pass writes there
+        states = self._model.step.x if x.of.states is None else x.of.states
+        return self._download(states[x.first : x.last])
 
     @_told
     def head(self, x: DeviceHidden, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         self._check_present(x)
-        step = self._model.step
         if x.of.on_host is not None:
             return self._host_head(x.of.on_host[x.first : x.last], cancel)
-        if x.of.states is None:
-            return self._download(step.logits[x.first : x.last])
         parts = []
-        for first in range(x.first, x.last, MOST_IDS):
+        for first in range(0, len(x), MOST_IDS):
             if cancel.cancelled:
                 raise CancelledError("stopped")
-            rows = x.of.states[first : min(first + MOST_IDS, x.last)]
-            step.head(rows)
-            parts.append(self._download(step.logits[: rows.shape[0]]))
+            rows = x[first : first + MOST_IDS]
+            parts.append(self._download(self._logits(rows, len(rows))))
         return np.concatenate(parts)
 
     @_told
-    def next_logits(self, x: DeviceHidden, cancel: CancelToken) -> Logits:
+    def next_logits(self, x: DeviceHidden, cancel: CancelToken, ahead: SkipSet | None = None) -> Logits:
         """Logits [V] of the last row of x; they stay on the GPU where the head is there."""
         self._check_present(x)
+        last = x[len(x) - 1 :]
         if x.of.on_host is not None:
-            return HostLogits(self._host_head(x.of.on_host[x.last - 1 : x.last], cancel)[0])
-        if x.of.states is None:
-            return DeviceLogits(self, x, x.last - 1)
-        self._model.step.head(x.of.states[x.last - 1 : x.last])
-        return DeviceLogits(self, x, 0)
+            return HostLogits(self._host_head(x.of.on_host[last.first : last.last], cancel)[0])
+        self._logits(last, 1)
+        return DeviceLogits(self, last, ahead)
+
+    @_told
+    def each_logits(self, x: DeviceHidden, cancel: CancelToken) -> Sequence[Logits]:
+        """Logits [V] of every row of x; where the head is on the GPU they are computed a few rows at a time.
+
+        Those rows wait for the first of them to be drawn from or read: a reply that goes another way before
+        costs nothing for the others.
+        """
+        self._check_present(x)
+        if x.of.on_host is not None:
+            return [HostLogits(row) for row in self._host_head(x.of.on_host[x.first : x.last], cancel)]
+        return [DeviceLogits(self, x[row:], None) for row in range(len(x))]
+
+    def _logits(self, rows: DeviceHidden, n_rows: int) -> Array:
+        """Logits [n_rows, V] of the first of these rows, up to 8, in the GPU's memory.
+
+        Where they are not there, up to 8 of `rows` take the place of those that are.
+        """
+        of, step = rows.of, self._model.step
+        if not (rows.first in of.with_logits and rows.first + n_rows <= of.with_logits.stop):
+            assert of.states is not None, "a step has logits of all its rows"
+            of.with_logits = range(rows.first, min(rows.first + MOST_IDS, rows.last))
+            step.head(of.states[of.with_logits.start : of.with_logits.stop])
+        first = rows.first - of.with_logits.start
+        return step.logits[first : first + n_rows]
 
     def _host_head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         assert self._mixed is not None, "hidden states are on the host only where the processor computes"
@@ -285,31 +280,51 @@ class CudaBackend:
     # -- for `DeviceLogits`
 
     @_told
-    def read(self, x: DeviceHidden, row: int) -> Float32Array:
-        """Logits [V] in that row, which belong to the last of x."""
-        self._check_present(x)
-        return checked(self._download(self._model.step.logits[row]))
+    def read(self, rows: DeviceHidden) -> Float32Array:
+        """Logits [V] of the first of these rows."""
+        self._check_present(rows)
+        return checked(self._download(self._logits(rows, 1)[0]))
 
     @_told
-    def draw(self, x: DeviceHidden, row: int, request: DrawRequest) -> int | None:
-        """Draw from the logits in that row, which belong to the last of x."""
-        self._check_present(x)
-        model, position = self._model, x.of.end - (len(x.of.token_ids) - x.last)
+    def draw(self, rows: DeviceHidden, request: DrawRequest, ahead: SkipSet | None) -> int | None:
+        """Draw from the logits of the first of these rows, and begin the step that leaves `ahead` out."""
+        self._check_present(rows)
+        model, of = self._model, rows.of
         if not model.drawing.possible(request):
             return None
+        if ahead is None and is_plain(request):
+            return self._best(rows)
+        logits = self._logits(rows, 1)[0]
+        with self._timed():
+            drawn = model.drawing.begin(logits, request)
+        position = of.position(rows.first)
+        # Behind a row in the middle lies what the pass has computed of the rows after it.
+        if ahead is None or not position == of.end < self._kv.max_context:
+            return model.drawing.finish(drawn)
+        if not self.tiers.where.holds_all_but(ahead):
+            return model.drawing.finish(drawn)
         self._pass = None  # the step that follows writes where its logits are
         with self._timed():
-            drawn = model.drawing.begin(model.step.logits[row], request)
-        # Behind a row in the middle lies what the pass has computed of the rows after it.
-        begins = self.tiers.where.whole and position == x.of.end < self._kv.max_context
-        if begins:
-            with self._timed():
-                continue_step(self.device, model.state, position)
-                model.step.run(1, self._kv.device)
+            continue_step(self.device, model.state, position)
+            model.step.run(1, self._kv.device, ahead)
         token_id = model.drawing.finish(drawn)
-        if begins:
-            self._ahead = _Ahead(token_id, position, self._kv)
+        self._ahead = _Ahead(token_id, position, self._kv, ahead)
         return token_id
+
+    def _best(self, rows: DeviceHidden) -> int:
+        """The id of the best logit of the first of these rows; that of the next ones is found meanwhile."""
+        of, drawing = rows.of, self._model.drawing
+        if rows.first not in of.best:
+            self._logits(rows, 1)
+            found = rows[: of.with_logits.stop - rows.first]
+            with self._timed():
+                drawn = drawing.begin_best(self._logits(found, len(found)))
+            of.best |= zip(
+                range(found.first, found.last), drawing.finish_best(drawn, len(found)), strict=True
+            )
+        if of.best[rows.first] < 0:
+            raise not_numbers()
+        return of.best[rows.first]
 
     def _check_present(self, x: DeviceHidden) -> None:
         if x.of is not self._pass:

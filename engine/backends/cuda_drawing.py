@@ -7,6 +7,7 @@ Called by the CUDA backend.
 from __future__ import annotations
 
 from copy import copy
+from typing import cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from engine.logits import DrawRequest, Penalties, not_numbers
 from kernels.cuda.device import Array, Device, Event
 from kernels.cuda.sampling import (
     MOST_CANDIDATES,
+    MOST_IDS,
     MOST_PENALISED,
     argmax,
     penalize,
@@ -22,6 +24,11 @@ from kernels.cuda.sampling import (
     sampling_scratch,
 )
 from kernels.cuda.sketch import Launch, Sketch
+
+
+def is_plain(request: DrawRequest) -> bool:
+    """Whether a draw is of the best logit as it is, whatever was drawn before."""
+    return request.params.temperature == 0 and not len(request.penalties.ids)
 
 
 class Drawing:
@@ -33,8 +40,8 @@ class Drawing:
         self._scratch = sampling_scratch(device, vocab_size)
         self._penalised = device.empty((2, MOST_PENALISED), np.int32)
         self._host_penalised = device.pinned(2 * MOST_PENALISED * 4).view(np.int32).reshape(2, MOST_PENALISED)
-        self._host_id = device.pinned(4).view(np.int32)
-        self._host_id_address = device.host_address(self._host_id)
+        self._host_ids = device.pinned(4 * MOST_IDS).view(np.int32)
+        self._host_addresses = [device.host_address(self._host_ids[row:]) for row in range(MOST_IDS)]
 
     def possible(self, request: DrawRequest) -> bool:
         """Whether the kernels can do it."""
@@ -54,14 +61,14 @@ class Drawing:
         if len(request.penalties.ids):
             self._penalize(logits, request.penalties, p)
         if p.temperature == 0:
-            argmax(self._device, logits, self._scratch, self._state, self._host_id_address)
+            argmax(self._device, logits, self._scratch, self._state, self._host_addresses[0])
         else:
             sample(
                 self._device,
                 logits,
                 self._scratch,
                 self._state,
-                self._host_id_address,
+                self._host_addresses[0],
                 top_k=p.top_k,
                 top_p=p.top_p,
                 min_p=p.min_p,
@@ -80,10 +87,21 @@ class Drawing:
     def finish(self, drawn: Event) -> int:
         """Wait for the id. Raises KernelError when the logits are not numbers."""
         drawn.wait()
-        token_id = int(self._host_id[0])
+        token_id = int(self._host_ids[0])
         if token_id < 0:
             raise not_numbers()
         return token_id
+
+    def begin_best(self, logits: Array) -> Event:
+        """Look for the best of every row of logits [up to 8, V] -> when it is found."""
+        for row, address in enumerate(self._host_addresses[: logits.shape[0]]):
+            argmax(self._device, logits[row], self._scratch, self._state, address)
+        return self._device.record()
+
+    def finish_best(self, found: Event, n_rows: int) -> list[int]:
+        """Wait for the ids of so many rows; a negative one stands for logits that are not numbers."""
+        found.wait()
+        return cast(list[int], self._host_ids[:n_rows].tolist())
 
     def _penalize(self, logits: Array, penalties: Penalties, params: SamplingParams) -> None:
         # Every earlier draw has been waited for, and with it the copy from this memory.

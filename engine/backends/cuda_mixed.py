@@ -27,6 +27,7 @@ from engine.cancel import CancelToken
 from engine.errors import CancelledError
 from engine.events import Executor
 from engine.kv_cache import HostKV
+from engine.skipping.skip_choice import SkipSet
 from engine.tiers.blocks import Block
 from engine.tiers.gpu_tiers import GpuTiers, Moved
 from engine.tiers.route import Run
@@ -107,14 +108,23 @@ class MixedPasses:
         self._running: deque[Event] = deque()
 
     def run(
-        self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
+        self,
+        runs: Sequence[Run],
+        token_ids: TokenIds,
+        start_pos: int,
+        kv: TieredKV,
+        cancel: CancelToken,
+        skip: SkipSet,
     ) -> States:
-        """Run ids through all layers. Raises CancelledError, StreamError, and what the device raises."""
+        """Run ids through `runs`, which `GpuTiers` gave for all layers but `skip`.
+
+        Raises CancelledError, StreamError, and what the device raises.
+        """
         while True:
             try:
                 return self._run(runs, token_ids, start_pos, kv, cancel)
             except Moved:
-                runs = self._tiers.begin_anew(len(token_ids))
+                runs = self._tiers.begin_anew(len(token_ids), skip)
 
     def _run(
         self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
@@ -131,7 +141,7 @@ class MixedPasses:
         head_on_gpu = self._where.head_on_gpu
         on_gpu = False
         try:
-            for run, following in zip(runs, [*runs[1:], None], strict=True):
+            for run, following in zip(runs, [*runs, None][1:], strict=True):
                 if cancel.cancelled:
                     raise CancelledError("stopped")
                 if run.on_gpu:
@@ -226,9 +236,12 @@ class MixedPasses:
     # -- on the processor
 
     def _on_processor(self, run: Run, this: _Pass) -> None:
-        """Blocks in memory that follow each other are one call."""
+        """Blocks in memory, none of those between them left out, are one call."""
         waiting: list[Block] = []
         for block in run.blocks:
+            if waiting and block.index != waiting[-1].index + 1:
+                self._multiply(waiting, this)
+                waiting = []
             if block.index not in self._host.plan.streamed:
                 self._tiers.ready([block], this.cancel)
                 waiting.append(block)

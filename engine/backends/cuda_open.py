@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Protocol
 
 from engine import errors
@@ -28,7 +29,7 @@ from engine.backends.cuda_weights import BlockMatrices
 from engine.backends.to_open import ToOpen
 from engine.backends.watcher import LoadWatcher
 from engine.config import DEFAULT_CHUNK
-from engine.events import GpuFacts
+from engine.events import GpuFacts, TierEventKind
 from engine.forecast import planner_for
 from engine.kv_cache import kv_bytes
 from engine.machine import available_memory, cores_beside_gpu, physical_cores
@@ -156,8 +157,14 @@ def _open(
         )
         mixed = _shared_passes(device, on_device, tiers, model)
         planner.must_be_whole = mixed is None
+        on_device.step.graphs.on_refused = partial(
+            host.note,
+            "another program has left no GPU memory for a graph: kernels are launched one by one, which is "
+            "slower",
+            TierEventKind.WARNING,
+        )
         if tiers.where.wants_whole:
-            on_device.step.prepare(1, on_device.kv)
+            on_device.step.prepare(on_device.kv)
         if on_device.prompt is not None:
             on_device.prompt.warm_up()
         device.synchronize()
@@ -194,8 +201,10 @@ class _Planner:
         self._loaded = planner_for(options, self._rates)(self._model.blocks, self._sizes, *budgets)
         return budgets, self._loaded, room
 
-    def again(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> TierPlan:
-        """The plan for other budgets or rules: cache and buffers of the loaded model stay as they are.
+    def again(self, budgets: Budgets, rules: Sequence[PlaceRule], idle: frozenset[int]) -> TierPlan:
+        """The plan for other budgets or rules, or where passes leave blocks out.
+
+        Cache and buffers of the loaded model stay as they are.
 
         Raises BudgetError.
         """
@@ -215,6 +224,7 @@ class _Planner:
             link_limit=options.link_limit,
             keep=frozenset(keep),
             like=loaded,
+            idle=idle,
         )
         if self.must_be_whole and len(chosen.vram) < len(blocks):
             raise errors.BudgetError(

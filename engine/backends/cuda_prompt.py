@@ -29,6 +29,7 @@ from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
 from engine.model_config import ModelConfig
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.weights import ModelWeights
 from kernels.cuda.crossing import from_host, to_host
 from kernels.cuda.device import Array, Device, Event
@@ -122,10 +123,11 @@ class Prompt:
         """[chunk, D] f32: hidden states between runs of blocks, and after the last one."""
         return self._x
 
-    def run(self, token_ids: TokenIds, kv: DeviceKV, cancel: CancelToken) -> Array:
+    def run(self, token_ids: TokenIds, kv: DeviceKV, cancel: CancelToken, skip: SkipSet = NOTHING) -> Array:
         """Run ids from the position in the state on through all layers -> hidden states [T, D] f32.
 
-        They hold until the next call. Raises CancelledError. Embedding and blocks are all on the GPU.
+        They hold until the next call. Raises CancelledError. Embedding and blocks, but for those left out,
+        are all on the GPU.
         """
         self.embed(token_ids)
         x, blocks = self._x[: len(token_ids)], self._weights.blocks
@@ -134,12 +136,14 @@ class Prompt:
         for layer in range(self._config.n_layers):
             if cancel.cancelled:
                 raise CancelledError("stopped")
-            update = self._block(blocks[2 * layer], x, update, kv)
-            update = self._block(blocks[2 * layer + 1], x, update, kv)
+            for number in (2 * layer, 2 * layer + 1):
+                if number not in skip:
+                    update = self._block(blocks[number], x, update, kv)
             running.append(self._device.record())
             if len(running) > _LAYERS_AHEAD:
                 running.popleft().wait()
-        self._add(x, update, None, None)
+        if update is not None:  # None where every block is left out
+            self._add(x, update, None, None)
         return x
 
     def embed(self, token_ids: TokenIds) -> None:

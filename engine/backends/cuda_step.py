@@ -3,7 +3,8 @@
 Knows the order of the kernels in a block, and in which form each product wants its input; does not know where
 ids come from, what is done with logits, or how blocks get here. What is run again and again is a graph;
 position and ids are in device memory, so that one graph serves every step of its size. What a block computes
-is said in `numpy_backend`.
+is said in `numpy_backend`. How many graphs there are, and what happens without, is the business of
+`cuda_graphs`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.backends.cuda_attention import Attention, DeviceKV
+from engine.backends.cuda_graphs import Graphs
 from engine.backends.cuda_rows import Forms, Input, StepRows, reserve_rows
 from engine.backends.cuda_weights import (
     ACTIVATIONS,
@@ -25,17 +27,15 @@ from engine.backends.cuda_weights import (
 )
 from engine.config import Precision
 from engine.model_config import ModelConfig
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.weights import ModelWeights
 from kernels.cuda.crossing import from_host, to_host
-from kernels.cuda.device import Array, Device, Graph
+from kernels.cuda.device import Array, Device
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix, embedding
 from kernels.cuda.norms import Rounded, add_norm, gated, round_rows
 from kernels.cuda.products import multiply, multiply_gated
 from kernels.cuda.sketch import Launch, Sketch
-
-MOST_GRAPHS = 2048
-"""Of runs of blocks; when there are more, all are dropped: plans have changed, and most serve no more."""
 
 
 class _Run(NamedTuple):
@@ -45,6 +45,13 @@ class _Run(NamedTuple):
     n_tokens: int
     arrives: np.uint64 | None
     leaves: np.uint64 | None
+
+
+class _Pass(NamedTuple):
+    """What a graph of the whole model is known by."""
+
+    n_tokens: int
+    skip: SkipSet
 
 
 class Step:
@@ -65,9 +72,7 @@ class Step:
         self._device, self._weights, self._config, self._precision = device, weights, config, precision
         self._attention, self._state, self._settings = attention, state, settings
         self._rows = reserve_rows(device, source, config, precision)
-        self._passes: dict[int, Graph] = {}
-        """By number of tokens."""
-        self._runs: dict[_Run, Graph] = {}
+        self.graphs: Graphs[_Pass | _Run] = Graphs(device)
         self._kv: DeviceKV | None = None
         """The cache that the graphs use."""
 
@@ -83,22 +88,25 @@ class Step:
 
     # -- the whole model
 
-    def run(self, n_tokens: int, kv: DeviceKV) -> None:
-        """Run the tokens in the state through all layers and the head, into `logits`; all are on the GPU."""
-        self.prepare(n_tokens, kv)
-        self._passes[n_tokens].launch()
+    def run(self, n_tokens: int, kv: DeviceKV, skip: SkipSet = NOTHING) -> None:
+        """Run the tokens in the state through all layers and the head, into `x` and `logits`.
 
-    def prepare(self, n_tokens: int, kv: DeviceKV) -> None:
-        """Capture the graph of such passes, unless it is there."""
+        All blocks but those left out are on the GPU.
+        """
         self._use(kv)
-        if n_tokens not in self._passes:
-            self._passes[n_tokens] = self._device.capture(lambda: self._pass(n_tokens, kv))
+        n_blocks = 2 * self._config.n_layers - len(skip)
+        self.graphs.launch(_Pass(n_tokens, skip), n_blocks, lambda: self._pass(n_tokens, kv, skip))
+
+    def prepare(self, kv: DeviceKV) -> None:
+        """Capture the graph of passes of one token."""
+        self._use(kv)
+        self.graphs.capture(_Pass(1, NOTHING), 2 * self._config.n_layers, lambda: self._pass(1, kv, NOTHING))
 
     def launches(self, n_tokens: int, kv: DeviceKV) -> list[Launch]:
         """What a pass of so many tokens consists of, one by one."""
         noted, other = Sketch(self._device), copy(self)
         other._device, other._attention = noted, self._attention.on(noted)
-        other._pass(n_tokens, kv)
+        other._pass(n_tokens, kv, NOTHING)
         return noted.launches
 
     # -- a part of it
@@ -126,12 +134,7 @@ class Step:
         """
         self._use(kv)
         run = _Run(tuple(blocks), n_tokens, arrives, leaves)
-        graph = self._runs.get(run)
-        if graph is None:
-            if len(self._runs) >= MOST_GRAPHS:
-                self._runs.clear()
-            graph = self._runs[run] = self._device.capture(lambda: self._run(run, kv))
-        graph.launch()
+        self.graphs.launch(run, len(run.blocks), lambda: self._run(run, kv))
 
     def head(self, x: Array) -> None:
         """Final norm and output projection of x [T, D], T up to 8, into `logits`; x is left alone."""
@@ -139,28 +142,26 @@ class Step:
 
     def forget_passes(self) -> None:
         """Let go of what passes through the whole model hold: embedding, blocks and head."""
-        self._passes.clear()
+        self.graphs.forget(lambda key: isinstance(key, _Pass))
 
     def forget(self, block: BlockMatrices) -> None:
         """Let go of a block that will be used no more."""
-        self._passes.clear()
-        for run in [run for run in self._runs if block in run.blocks]:
-            del self._runs[run]
+        self.graphs.forget(lambda key: isinstance(key, _Pass) or block in key.blocks)
 
     # -- one pass
 
     def _use(self, kv: DeviceKV) -> None:
         if kv is not self._kv:
-            self._passes.clear()
-            self._runs.clear()
+            self.graphs.clear()
             self._kv = kv
 
-    def _pass(self, n_tokens: int, kv: DeviceKV) -> None:
+    def _pass(self, n_tokens: int, kv: DeviceKV, skip: SkipSet) -> None:
         rows, blocks = self._rows.first(n_tokens), self._weights.blocks
         self.embed(n_tokens)
         post_norm: Array | None = None
         for number in range(2 * self._config.n_layers):
-            post_norm = self._block(blocks[number], rows, post_norm, kv)
+            if number not in skip:
+                post_norm = self._block(blocks[number], rows, post_norm, kv)
         self._head(rows.x, rows, post_norm)
 
     def _run(self, run: _Run, kv: DeviceKV) -> None:

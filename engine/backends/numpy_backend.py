@@ -17,6 +17,7 @@ from engine.kv_cache import HostKV, allocate_kv
 from engine.logits import HostLogits
 from engine.model_config import ModelConfig
 from engine.rope import rope_tables
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.store import TieredWeights
 from engine.weights import ModelWeights
 from kernels import reference
@@ -56,23 +57,40 @@ class NumpyBackend:
         return rows * np.float32(self._config.embedding_scale)
 
     def layers(
-        self, first: int, last: int, x: Float32Array, start_pos: int, kv: HostKV, cancel: CancelToken
+        self,
+        first: int,
+        last: int,
+        x: Float32Array,
+        start_pos: int,
+        kv: HostKV,
+        cancel: CancelToken,
+        skip: SkipSet = NOTHING,
     ) -> None:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         for layer in range(first, last):
             if cancel.cancelled:
                 raise CancelledError("stopped")
-            x += self._attention(layer, x, start_pos, kv)
-            x += self._feed_forward(layer, x)
+            if 2 * layer not in skip:
+                x += self._attention(layer, x, start_pos, kv)
+            if 2 * layer + 1 not in skip:
+                x += self._feed_forward(layer, x)
+
+    def states(self, x: Float32Array) -> Float32Array:
+        """Hidden states [T, D], here already."""
+        return x
 
     def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         name = "token_embd.weight" if self._config.tied_head else "output.weight"
         return self._project(name, self._norm("output_norm.weight", x))
 
-    def next_logits(self, x: Float32Array, cancel: CancelToken) -> HostLogits:
+    def next_logits(self, x: Float32Array, cancel: CancelToken, ahead: SkipSet | None = None) -> HostLogits:
         """Logits [V] of the last row of x."""
         return HostLogits(self.head(x[-1:], cancel)[0])
+
+    def each_logits(self, x: Float32Array, cancel: CancelToken) -> list[HostLogits]:
+        """Logits [V] of every row of x."""
+        return [HostLogits(logits) for logits in self.head(x, cancel)]
 
     def close(self) -> None:
         """Nothing to stop."""

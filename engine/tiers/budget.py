@@ -25,14 +25,16 @@ class Budget:
     n_bytes: int = 0
     percent: Fraction = Fraction(0)
     """Of available memory; 0 where bytes are given."""
+    taken: int = 0
+    """Bytes of it that something else has taken already."""
 
     def __str__(self) -> str:
         """As `parse_budget` reads it."""
         return f"{float(self.percent):g}%" if self.percent else str(self.n_bytes)
 
     def resolve(self, available: int) -> int:
-        """Bytes, where `available` can be taken without swapping."""
-        return self.n_bytes + int(available * self.percent / 100)
+        """Bytes, where `available` can be taken without swapping; below 0 where too much was taken."""
+        return self.n_bytes + int((available + self.taken) * self.percent / 100) - self.taken
 
 
 DEFAULT = Budget(percent=Fraction(70))

@@ -50,20 +50,22 @@ def plan_tiers(
     link_limit: float | None = None,
     keep: frozenset[int] = frozenset(),
     like: TierPlan | None = None,
+    idle: frozenset[int] = frozenset(),
 ) -> TierPlan:
     """Share the blocks out over GPU memory, memory and disk, and choose who computes them.
 
     `vram_budget` is for everything on the GPU; `ram_room` for weights, the ring for reads from disk and the
     KV of layers whose attention is the processor's; bytes. The wishes are those of `LoadOptions`; `chunk`
     must be one that `sizes` knows. Blocks in `keep` stay in GPU memory. `like` is a plan in effect: KV, chunk
-    and what there is of a ring stay as they are. Without rates of the link the processor computes what is not
-    on the GPU, and nothing is predicted.
+    and what there is of a ring stay as they are. Passes leave blocks in `idle` out: these have what place the
+    others do not need, and are not in what is predicted. Without rates of the link the processor computes
+    what is not on the GPU, and nothing is predicted.
 
     Raises BudgetError with figures for budgets that are too small and wishes that cannot be.
     """
     wishes = read_wishes(blocks, sizes, gpu_layers, rules, keep)
-    clock = TierClock(blocks, rates, rates.link, link_limit) if rates and rates.link else None
-    planner = _Planner(blocks, sizes, vram_budget, ram_room, rates, clock, executor, wishes, like)
+    clock = TierClock(blocks, rates, rates.link, link_limit, idle) if rates and rates.link else None
+    planner = _Planner(blocks, sizes, vram_budget, ram_room, rates, clock, executor, wishes, like, idle)
     chunks = sorted(sizes.fixed_bytes) if chunk is None else [chunk]
     rings: Sequence[int] = range(FEWEST_SLOTS, MOST_SLOTS + 1) if prefetch is None else [prefetch]
     if like is not None:
@@ -104,6 +106,7 @@ class _Planner:
         executor: ExecutorChoice,
         wishes: Wishes,
         like: TierPlan | None,
+        idle: frozenset[int],
     ) -> None:
         self._blocks = blocks
         self._sizes = sizes
@@ -113,8 +116,8 @@ class _Planner:
         self._clock = clock
         self._executor = executor
         self._wishes = wishes
-        self._like = like
-        self._order = VramOrder(blocks, sizes, wishes, None if like is None else like.cpu_attention)
+        self._like, self._idle = like, idle
+        self._order = VramOrder(blocks, sizes, wishes, None if like is None else like.cpu_attention, idle)
         self._layers = tuple(block.index for block in blocks if block.layer is not None)
         self._share: float | None = None
         """Of the feed-forward blocks in memory that were copied where that was last looked for."""
@@ -181,7 +184,7 @@ class _Planner:
         if self._wishes.disk:
             among = frozenset(block.index for block in self._blocks) - self._wishes.disk
         if not staying:
-            return plan(self._blocks, room, self._rates, among=among, apart=inside.blocks)
+            return plan(self._blocks, room, self._rates, among=among, apart=inside.blocks, idle=self._idle)
         # What has to stay is planned by nobody, and added.
         stay_bytes = sum(slot_bytes_for(block) for block in self._blocks if block.index in staying)
         apart = inside.blocks | staying
@@ -192,7 +195,7 @@ class _Planner:
                 f"reading the others takes {shown_bytes(least)}, and there are {shown_bytes(room)}: name "
                 "fewer, or give more memory (--ram-budget)"
             )
-        rest = plan(self._blocks, room - stay_bytes, self._rates, among=among, apart=apart)
+        rest = plan(self._blocks, room - stay_bytes, self._rates, among=among, apart=apart, idle=self._idle)
         return replace(
             rest, resident=rest.resident | staying, resident_bytes=rest.resident_bytes + stay_bytes
         )
@@ -202,7 +205,7 @@ class _Planner:
         reserved, inside, host = draft
         by_gpu = self._order.copied(inside)
         feed_forward = {b.index for b in self._blocks if b.kind is BlockKind.FEED_FORWARD}
-        in_memory = [i for i in by_gpu if i in feed_forward and i in host.resident]
+        in_memory = [i for i in by_gpu if i in feed_forward & host.resident - self._idle]
         always = {i for i in by_gpu if i not in feed_forward}
         if self._executor is ExecutorChoice.STREAM:
             always |= feed_forward.intersection(by_gpu)

@@ -25,6 +25,7 @@ from typing import Generic, TypeVar
 from engine.cancel import CancelToken
 from engine.errors import CancelledError
 from engine.events import GpuFacts, TierEventKind, TierSnapshot
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block
 from engine.tiers.gpu_memory import GpuMemory
@@ -141,6 +142,19 @@ class GpuTiers(Generic[M]):
         """
         self._moves.change(budgets, self.where.rules if rules is None else rules)
 
+    def leave_out(self, skip: SkipSet) -> None:
+        """Go over to the plan for passes without these layer blocks, in whose place others come.
+
+        Where there is no such plan, blocks stay where they are.
+        """
+        self._moves.leave_out(frozenset(self.where.host.layer_blocks[number].index for number in skip))
+
+    @property
+    def near(self) -> SkipSet:
+        """Numbers of the layer blocks that are in the GPU's memory."""
+        in_vram = frozenset(self.where.in_vram)
+        return frozenset(n for n, block in enumerate(self.where.host.layer_blocks) if block.index in in_vram)
+
     @property
     def vram_available(self) -> int:
         """Bytes of the GPU's memory that are free, or this model's."""
@@ -159,19 +173,20 @@ class GpuTiers(Generic[M]):
 
     # -- for the backend
 
-    def begin_pass(self, n_tokens: int) -> tuple[Run, ...]:
-        """Note that a pass of so many tokens begins -> its way through the layer blocks."""
+    def begin_pass(self, n_tokens: int, skip: SkipSet = NOTHING) -> tuple[Run, ...]:
+        """Note that a pass of so many tokens begins -> its way through the layer blocks but for `skip`."""
         self._showing.passes += 1
         self._arrivals.try_again()
-        return self.begin_anew(n_tokens)
+        return self.begin_anew(n_tokens, skip)
 
-    def begin_anew(self, n_tokens: int) -> tuple[Run, ...]:
+    def begin_anew(self, n_tokens: int, skip: SkipSet) -> tuple[Run, ...]:
         """Let blocks move before a pass, or before it is run again since they have `Moved` -> its way."""
         if not self.where.settled:
             self.pump(0)
         self._one_use.note_times()
         self._moves.before_pass()
-        runs = self.where.route(n_tokens)
+        self.where.host.follow(skip)
+        runs = self.where.route(n_tokens, skip)
         self._one_use.follow(runs)
         return runs
 

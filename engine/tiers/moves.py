@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.errors import BudgetError
 from engine.events import Tier, TierEventKind
+from engine.skipping.skip_choice import SkipChoice, SkipRule
 from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import shown_bytes
@@ -28,8 +29,8 @@ from engine.tiers.whereabouts import Whereabouts
 from engine.tiers.wishes import PlaceRule
 from kernels.errors import DeviceMemoryError
 
-Replan = Callable[[Budgets, Sequence[PlaceRule]], TierPlan]
-"""The plan for other budgets and rules. Raises BudgetError."""
+Replan = Callable[[Budgets, Sequence[PlaceRule], frozenset[int]], TierPlan]
+"""The plan for other budgets and rules, and for blocks that passes leave out. Raises BudgetError."""
 
 _NO_MEMORY = "memory ran out: some blocks are read from disk instead; close other programs"
 
@@ -55,7 +56,7 @@ class Moves:
         """
         self._where, self._arrivals, self._vram = where, arrivals, vram
         self._one_use, self._showing, self._pressure = one_use, showing, pressure
-        self._replan, self._host_kv, self._slot_bytes = replan, host_kv, slot_bytes
+        self._plan_for, self._host_kv, self._slot_bytes = replan, host_kv, slot_bytes
 
     def change(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> None:
         """Go over to the plan for other budgets and rules. Raises BudgetError, nothing having changed."""
@@ -67,6 +68,34 @@ class Moves:
             f"the budgets are {shown_bytes(budgets.vram)} of GPU memory and {shown_bytes(budgets.ram)} of "
             f"memory for weights: {len(where.plan.vram)} of {len(where.blocks)} blocks are to be on the GPU"
         )
+
+    def leave_out(self, idle: frozenset[int]) -> None:
+        """Go over to the plan for passes that leave these blocks out, by index; stay where there is none."""
+        where, before = self._where, self._where.plan
+        if idle == where.idle:
+            return
+        where.idle = idle
+        budgets = where.budgets._replace(vram=where.budgets.vram - self._pressure.yielded)
+        try:
+            chosen = self._replan(budgets, where.rules)
+            moves = (chosen.vram, chosen.host.resident) != (before.vram, before.host.resident)
+            if moves and idle and self._worth(chosen) <= self._worth(before):
+                where.aim(before, where.budgets)  # what is shown has changed all the same
+            elif chosen.host == before.host and not moves:
+                where.aim(chosen, where.budgets)
+            else:
+                self._go_or_stay(chosen, where.budgets)
+        except BudgetError as error:
+            where.aim(where.plan, where.budgets)
+            self._showing.note(f"{_left_out(where)}, and blocks stay where they are: {error}")
+        except MemoryError:
+            self._note_no_memory()
+        to_gpu, from_gpu = len(where.plan.vram - before.vram), len(before.vram - where.plan.vram)
+        if to_gpu or from_gpu:
+            self._showing.note(
+                f"{_left_out(where)}: {to_gpu} blocks come to the GPU's memory and {from_gpu} leave it"
+            )
+        self._showing.show(now=True)
 
     def go_on(self, wait_s: float) -> None:
         """Let go what can leave the GPU, and let come what has room there, waiting for copies if told to."""
@@ -111,6 +140,16 @@ class Moves:
         self._vram.finish()
 
     # -- to another plan
+
+    def _worth(self, plan: TierPlan) -> tuple[int, int]:
+        """Of the bytes that passes use, those that a plan has on the GPU, and less those that it reads."""
+        used = [block for block in self._where.blocks if block.index not in self._where.idle]
+        in_vram = sum(block.n_bytes for block in used if block.index in plan.vram)
+        return in_vram, -sum(block.n_bytes for block in used if block.index in plan.host.streamed)
+
+    def _replan(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> TierPlan:
+        """The plan for other budgets and rules. Raises BudgetError."""
+        return self._plan_for(budgets, rules, self._where.idle)
 
     def _go_or_stay(self, plan: TierPlan, budgets: Budgets) -> None:
         """`_go_to`; raises BudgetError where the GPU has no memory for the ring, and then goes back."""
@@ -219,7 +258,7 @@ class Moves:
         return replace(
             where.plan,
             vram=vram,
-            host=plan(blocks, room, None, apart=vram),
+            host=plan(blocks, room, None, apart=vram, idle=where.idle),
             streamed=where.plan.streamed | blocks_outside & frozenset(where.plan.layer_blocks),
             slots=where.plan.slots or FEWEST_SLOTS,
             slot_bytes=where.plan.slot_bytes or self._slot_bytes,
@@ -235,7 +274,7 @@ class Moves:
             return
         among, vram = host.plan.resident, where.plan.vram
         room = max(host.snapshot().budget_bytes, least_memory(where.blocks, among, vram))
-        below = plan(where.blocks, room, None, among=among, apart=vram)
+        below = plan(where.blocks, room, None, among=among, apart=vram, idle=where.idle)
         where.aim(replace(where.plan, host=below), where.budgets._replace(ram=room + self._host_kv))
 
     def _yield_memory(self) -> None:
@@ -264,6 +303,14 @@ class Moves:
 
     def _note_no_memory(self) -> None:
         self._showing.note(_NO_MEMORY, TierEventKind.WARNING)
+
+
+def _left_out(where: Whereabouts) -> str:
+    """Which blocks passes leave out, in words."""
+    if not where.idle:
+        return "no blocks are left out any more"
+    numbers = (n for n, block in enumerate(where.host.layer_blocks) if block.index in where.idle)
+    return f"{SkipChoice(SkipRule.BLOCKS, blocks=frozenset(numbers))} are left out"
 
 
 def _with_residents(below: Plan, blocks: Sequence[Block]) -> Plan:

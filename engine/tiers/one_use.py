@@ -69,10 +69,14 @@ class OneUse(Generic[M]):
             self._staging = Staging(self._device, self._link, plan.slots, self._memory.in_slot, bytes_of)
 
     def follow(self, runs: Sequence[Run]) -> None:
-        """Copy what the runs of the next pass need, ahead of its use."""
+        """Copy what the runs of the next pass need, ahead of its use, and of the pass after it.
+
+        One that needs nothing leaves alone what is there for a pass that does: drafts are often such passes.
+        """
         self._runs = runs
-        if self._staging is not None:
-            self._staging.follow(self._to_stage())
+        staged = self._to_stage()
+        if self._staging is not None and staged:
+            self._staging.follow(staged)
 
     def stop(self) -> None:
         """Copy nothing more until `follow`, and wait for what is being copied from RAM."""

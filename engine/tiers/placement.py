@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from engine.cancel import CancelToken
 from engine.events import BlockPlace, Executor, Tier, TierSnapshot
+from engine.skipping.skip_choice import SkipSet
 from engine.tiers.blocks import Block
 from engine.tiers.streamer import StreamStats
 from kernels.cuda.matrices import DeviceMatrix
@@ -57,6 +58,20 @@ class Placement(Protocol):
         """Wait until all weights are where they are to stay, as who measures does.
 
         Raises CancelledError, StreamError.
+        """
+        ...
+
+    def leave_out(self, skip: SkipSet) -> None:
+        """Take note that passes leave these blocks out from now on: their places go to others, between and
+        beside passes. For drafts, which leave others out for a moment, it is not called.
+        """
+        ...
+
+    @property
+    def near(self) -> SkipSet:
+        """Layer blocks, by number, that a pass need not fetch.
+
+        That is what a GPU's memory holds where there is one, else what RAM holds.
         """
         ...
 

@@ -30,14 +30,15 @@ class Plan:
     resident: frozenset[int]
     """Blocks that stay in memory."""
     streamed: tuple[int, ...]
-    """Blocks that are read for every pass, in order; never the embedding, whose rows are read one by one."""
+    """Blocks that are read for every pass that uses them, in order; never the embedding, whose rows are read
+    one by one."""
     slots: int
     """Of the staging ring; 0 when nothing is streamed."""
     slot_bytes: int
     resident_bytes: int
     """Memory of the resident blocks, in whole pages."""
     read_bytes: int
-    """From disk for one pass."""
+    """From disk for one pass, without blocks that are idle."""
     predicted_decode_s: float | None
     """Seconds of these blocks in a decode step from an empty context; None without the rates for it."""
     limited_by: str
@@ -61,13 +62,16 @@ def plan(
     *,
     among: frozenset[int] | None = None,
     apart: frozenset[int] = frozenset(),
+    idle: frozenset[int] = frozenset(),
 ) -> Plan:
     """Choose what stays within `budget`, bytes for weights and ring together, so that least is read.
 
     Rates predict, they do not choose. With `among` only those blocks may stay, so that nothing is moved in.
-    Blocks in `apart` are elsewhere, such as in a GPU's memory, and neither planned nor counted. Raises
-    BudgetError naming the smallest budget that works. A larger budget never reads more: it is chosen from the
-    same placements, of which more fit.
+    Blocks in `apart` are elsewhere, such as in a GPU's memory, and neither planned nor counted. Blocks of
+    layers that are `idle` are left out of passes for now: they give their places to others, which otherwise
+    are where they would be, and can still be read. Raises BudgetError naming the smallest budget that works.
+    With nothing idle a larger budget never reads more: it is chosen from the same placements, of which more
+    fit.
     """
     used = _used(blocks, apart)
     memory = {block.index: slot_bytes_for(block) for block in blocks if block.index not in apart}
@@ -82,14 +86,19 @@ def plan(
         room = budget - best.ram_bytes
         rest = (memory.keys() if among is None else memory.keys() & among) - {b.index for b in used}
         resident |= {index for index in rest if memory[index] <= room}
-    predicted, limited_by = _predict(used, best.read_bytes, rates) if rates and used else (None, "")
+    slot_bytes = best.slot_bytes
+    if best.streamed and not idle.isdisjoint(resident):
+        resident, slot_bytes = _give_places(used, resident, idle, best, budget, among)
+    passed = [block for block in used if block.index not in idle]
+    read_bytes = sum(block.n_bytes for block in passed if block.index not in resident)
+    predicted, limited_by = _predict(passed, read_bytes, rates) if rates and passed else (None, "")
     return Plan(
         resident=frozenset(resident),
-        streamed=best.streamed,
+        streamed=tuple(block.index for block in used if block.index not in resident),
         slots=best.slots,
-        slot_bytes=best.slot_bytes,
+        slot_bytes=slot_bytes,
         resident_bytes=sum(memory[index] for index in resident),
-        read_bytes=best.read_bytes,
+        read_bytes=read_bytes,
         predicted_decode_s=predicted,
         limited_by=limited_by,
     )
@@ -136,20 +145,9 @@ def _placements(used: Sequence[Block], among: frozenset[int] | None) -> list[_Pl
 
 
 def _place(used: Sequence[_Sizes], step: int) -> _Placement:
-    """Keep about step / _STEPS of the bytes, spread evenly through the pass.
-
-    Even, because while residents are computed the disk works on only until the ring is full. As with the
-    points of Bresenham's lines, a block stays when the bytes owed so far reach half of it.
-    """
-    streamed: list[_Sizes] = []
-    owed = resident_bytes = 0
-    for sizes in used:
-        owed += sizes.n_bytes * step
-        if sizes.may_stay and 2 * owed >= sizes.n_bytes * _STEPS:
-            owed -= sizes.n_bytes * _STEPS
-            resident_bytes += sizes.memory
-        else:
-            streamed.append(sizes)
+    """Keep about step / _STEPS of the bytes, and size the ring for the others."""
+    resident, streamed = _spread(used, step)
+    resident_bytes = sum(sizes.memory for sizes in resident)
     slot_bytes = max((sizes.memory for sizes in streamed), default=0)
     slots = 0
     if streamed:
@@ -162,6 +160,60 @@ def _place(used: Sequence[_Sizes], step: int) -> _Placement:
         ram_bytes=resident_bytes + slots * slot_bytes,
         read_bytes=sum(sizes.n_bytes for sizes in streamed),
     )
+
+
+def _spread(used: Sequence[_Sizes], step: int) -> tuple[list[_Sizes], list[_Sizes]]:
+    """Blocks that stay, about step / _STEPS of the bytes and spread evenly through the pass, and the others.
+
+    Even, because while residents are computed the disk works on only until the ring is full. As with the
+    points of Bresenham's lines, a block stays when the bytes owed so far reach half of it.
+    """
+    resident: list[_Sizes] = []
+    streamed: list[_Sizes] = []
+    owed = 0
+    for sizes in used:
+        owed += sizes.n_bytes * step
+        if sizes.may_stay and 2 * owed >= sizes.n_bytes * _STEPS:
+            owed -= sizes.n_bytes * _STEPS
+            resident.append(sizes)
+        else:
+            streamed.append(sizes)
+    return resident, streamed
+
+
+def _give_places(
+    used: Sequence[Block],
+    resident: set[int],
+    idle: frozenset[int],
+    best: _Placement,
+    budget: int,
+    among: frozenset[int] | None,
+) -> tuple[set[int], int]:
+    """Let idle residents make room for blocks that are read: who stays now, and bytes of a slot.
+
+    Slots hold all that leaves or comes. No other resident is moved, and none where that gains nothing.
+    """
+    sizes = {block.index: _Sizes(block.index, block.n_bytes, slot_bytes_for(block), True) for block in used}
+    given = sorted(resident & idle)
+    wanted = [sizes[i] for i in best.streamed if i not in idle and (among is None or i in among)]
+    slot_bytes = max(best.slot_bytes, *(sizes[index].memory for index in given))
+    staying = sum(sizes[index].memory for index in resident - idle)
+    room = budget - best.slots * slot_bytes - staying
+    came: list[_Sizes] = []
+    for step in range(_STEPS, 0, -1):
+        came, _ = _spread(wanted, step)
+        if sum(block.memory for block in came) <= room:
+            break
+        came = []
+    if not came:
+        return resident, best.slot_bytes
+    room -= sum(block.memory for block in came)
+    kept: list[int] = []
+    for index in given:
+        if sizes[index].memory <= room:
+            room -= sizes[index].memory
+            kept.append(index)
+    return (resident - idle) | {block.block for block in came} | set(kept), slot_bytes
 
 
 def _too_small(budget: int, smallest: int) -> BudgetError:

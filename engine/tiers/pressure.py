@@ -31,7 +31,9 @@ class VramPressure:
     def forget(self) -> None:
         """What others have taken so far is accounted for: a budget was chosen anew."""
         free, used = self._read()
-        self._ours, self._slack, self._yielded = free + used, free - min(free // 2, _LEFT_FREE), 0
+        self._ours, self._slack = free + used, free - min(free // 2, _LEFT_FREE)
+        self.yielded = 0
+        """Bytes of our budget that were given up since."""
 
     def to_yield(self) -> int | None:
         """Bytes of our budget that others need now; None when that has not changed."""
@@ -41,10 +43,10 @@ class VramPressure:
         self._next = now + _INTERVAL_S
         taken = self._ours - sum(self._read())
         wanted = max(0, taken - self._slack)
-        more = wanted - self._yielded
+        more = wanted - self.yielded
         if abs(more) < _STEP_BYTES and (wanted or not more):
             return None
         if more < 0 and now - self._changed < _CALM_S:
             return None
-        self._yielded, self._changed = wanted, now
+        self.yielded, self._changed = wanted, now
         return wanted

@@ -61,12 +61,13 @@ class Residents:
         return None if home is None else home.pieces
 
     def bring(self, wanted: frozenset[int]) -> Generator[tuple[Block, int]]:
-        """Read blocks into new memory, yielding each with how many of its bytes have arrived.
+        """Read blocks into memory, yielding each with how many of its bytes have arrived.
 
-        It is here when all have. Left in the middle, blocks that have not arrived give their memory back.
+        Memory that is reserved is used, other is new. A block is here when all of its bytes are.
+        Left in the middle, blocks that have not arrived give their memory back.
         Raises MemoryError before anything is read, and StreamError.
         """
-        self.reserve(wanted)
+        self.reserve(wanted - self._reserved.keys())
         try:
             for index in sorted(wanted):
                 block, done = self._blocks[index], 0

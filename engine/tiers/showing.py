@@ -94,6 +94,7 @@ class Showing:
             vram_ring_bytes=plan.slots * plan.slot_bytes,
             predicted_prefill_tok_s=None if prefill is None else _PREDICTED_PROMPT / prefill,
             settled=where.settled,
+            skipped=where.idle,
         )
 
     def _placed(self, below: tuple[BlockPlace, ...]) -> _Places:
@@ -110,7 +111,8 @@ class Showing:
                 places.append(place)
             else:
                 executor = where.executor(block, prefill=False)
-                copied_bytes += block.n_bytes if executor is Executor.STREAM else 0
+                if executor is Executor.STREAM and block.index not in where.idle:
+                    copied_bytes += block.n_bytes
                 places.append(replace(place, executor=executor))
         vram_bytes = sum(where.blocks[index].n_bytes for index in in_vram)
         self._places = _Places(version, below, tuple(places), vram_bytes, copied_bytes)

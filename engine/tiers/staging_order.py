@@ -33,16 +33,18 @@ class StagingOrder:
         """Where in the order the next fill is."""
 
     def follow(self, order: Sequence[int]) -> None:
-        """Go by another cyclic order; what lies ahead stays as far as the new order begins with it."""
+        """Go by another cyclic order; of what lies ahead that stays which the new order begins with."""
         if tuple(order) == self._order:
             return
         self._order = tuple(order)
-        kept = 0
-        while kept < min(len(self._ahead), len(order)) and self._ahead[kept].block == order[kept]:
-            kept += 1
-        while len(self._ahead) > kept:
-            self._free.append(self._ahead.pop().slot)
-        self._next = kept % len(order) if order else 0
+        ahead, self._ahead = self._ahead, deque()
+        for fill in ahead:
+            kept = len(self._ahead)
+            if kept < len(order) and fill.block == order[kept]:
+                self._ahead.append(fill)
+            else:
+                self._free.append(fill.slot)
+        self._next = len(self._ahead) % len(order) if order else 0
 
     def next_fill(self) -> Fill | None:
         """The next block to copy and its slot; None where no slot is free or nothing is to come."""

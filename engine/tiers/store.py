@@ -2,7 +2,8 @@
 
 Knows the plan, the memory, the ring and what has moved; does not know arithmetic, and does not choose what
 stays (`planner`). The backend asks for blocks in order of use, from the engine's thread. Where a block is
-changes only between passes.
+changes only between passes; but a block that takes the place of one that is left out comes when a pass reads
+it anyway, so that it costs no reads of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.cancel import CancelToken
-from engine.errors import CancelledError
+from engine.errors import CancelledError, StreamError
 from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapshot
+from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipRule, SkipSet
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
@@ -29,10 +31,13 @@ from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
 from engine.tiers.residents import Bytes, Residents, follows, joined
-from engine.tiers.streamer import Streamer, StreamStats
+from engine.tiers.ring import Ring
+from engine.tiers.streamer import StreamStats
 from kernels.quant_types import QuantType
 
 _EVENTS_KEPT = 64
+_LONGEST_LIST = 60
+"""Letters; blocks whose names take more are counted instead."""
 _NOTHING_LEFT = "memory is short, and nothing more can be given back"
 
 
@@ -78,10 +83,6 @@ class TieredWeights:
         may be read into; to be set by who copies and reads."""
         self._events: deque[TierEvent] = deque(maxlen=_EVENTS_KEPT)
         self._n_events = 0
-        self._past = StreamStats()
-        """Of streamers that an earlier plan had."""
-        self._active: int | None = None
-        self._streamer: Streamer | None = None
         self._apart = apart
         self._locks = PageLocks(locker)
         self._residents = Residents(files, self.blocks, self._locks)
@@ -90,7 +91,14 @@ class TieredWeights:
         self._new: list[Block] = []
         """Blocks that came into memory since `take_new`."""
         self._passes = 0
+        self._skipped: frozenset[int] = frozenset()
+        """Blocks, by index, that passes leave out."""
+        self._followed: SkipSet | None = None
+        """What the pass leaves out that the ring reads for; None where it may have to read for others."""
+        self._kept_when_read: frozenset[int] = frozenset()
+        """Blocks that come into their reserved memory when a pass reads them."""
         self._set_plan(chosen or plan(blocks, budget, rates, apart=apart))
+        self._ring = Ring(files, self.blocks, self._locks, self.plan)
         if self.plan.streamed:
             # A file system that refuses direct reads only at the first one is found out here.
             page = Region(ALIGNMENT).place(ALIGNMENT)
@@ -111,7 +119,7 @@ class TieredWeights:
             if arrived == block.n_bytes:
                 done += arrived
         if self.plan.streamed:
-            self._streamer = self._new_streamer()
+            self._ring.begin()
         self.note(
             f"{len(self.plan.resident)} of {len(self.blocks)} blocks are in memory, "
             f"{shown_bytes(done)} of {shown_bytes(self._n_bytes)}"
@@ -134,15 +142,21 @@ class TieredWeights:
             if matrices is not None and block.layer is not None:
                 yield block, matrices
 
-    def runs(self, first: int, last: int) -> Iterator[tuple[int, int, Block | None]]:
-        """Cut layer blocks first..last-1 into runs: from, to, and the block itself where one is streamed."""
+    def runs(self, first: int, last: int, skip: SkipSet = NOTHING) -> Iterator[tuple[int, int, Block | None]]:
+        """Cut layer blocks first..last-1, those in `skip` left out, into runs.
+
+        Each is from, to, and the block itself where one is streamed.
+        """
+        self.follow(skip)
         start = first
         for number in range(first, last):
             block = self.layer_blocks[number]
-            if self.resident(block) is None:
+            streamed = number not in skip and self.resident(block) is None
+            if streamed or number in skip:
                 if start < number:
                     yield start, number, None
-                yield number, number + 1, block
+                if streamed:
+                    yield number, number + 1, block
                 start = number + 1
         if start < last:
             yield start, last, None
@@ -151,23 +165,32 @@ class TieredWeights:
         """The block's matrices where they are in memory to stay; None for all others."""
         return self._residents.get(block.index)
 
+    def follow(self, skip: SkipSet) -> None:
+        """Let the ring read for passes that leave these layer blocks out, from the beginning of one.
+
+        What such passes do not use is not read; a pass that reads nothing leaves the ring as it is. Raises
+        MemoryError where a ring can no longer be had.
+        """
+        if skip != self._followed and self.plan.streamed:
+            used = self._read_by_passes(skip)
+            if used:
+                self._followed = skip
+                self._ring.follow(used)
+
     def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
         """Wait for a streamed block; its matrices are there until `release`.
 
         Raises as `Streamer.acquire`, and MemoryError where a ring can no longer be had.
         """
-        if self._streamer is None:
-            self._streamer = self._new_streamer()
-        matrices = self._streamer.acquire(block, cancel)
-        self._active = block.index
+        matrices = self._ring.acquire(block, cancel)
+        if block.index in self._kept_when_read:
+            self._keep_read(block, matrices)
         self._on_change(self.snapshot())
         return matrices
 
     def release(self, block: Block) -> None:
         """Let the memory of a streamed block be used for another one."""
-        assert self._streamer is not None, "only streamed blocks are released"
-        self._active = None
-        self._streamer.release(block)
+        self._ring.release(block)
 
     def head(self, cancel: CancelToken) -> Iterator[HeadRows]:
         """All rows of the output matrix in order; those of one step are in memory until the next."""
@@ -212,8 +235,7 @@ class TieredWeights:
 
     def close(self) -> None:
         """Stop reading and let go of everything; idempotent."""
-        if self._streamer is not None:
-            self._streamer.close()
+        self._ring.close()
         self._residents.clear()
         self._files.close()
 
@@ -222,8 +244,7 @@ class TieredWeights:
     @property
     def stats(self) -> StreamStats:
         """What was read from disk so far, and the waiting for it."""
-        streamer = self._streamer
-        return self._past if streamer is None else self._past.plus(streamer.stats)
+        return self._ring.stats
 
     @property
     def arrived_share(self) -> float:
@@ -241,7 +262,7 @@ class TieredWeights:
     def notices(self) -> tuple[str, ...]:
         """What a person should know about where the weights are."""
         texts = []
-        if self.plan.streamed:
+        if self.plan.read_bytes:
             whose = "weights outside the GPU" if self._apart else "weights"
             texts.append(
                 f"the model's {whose} ({shown_bytes(self._n_bytes)}) do not fit the memory for them "
@@ -257,9 +278,15 @@ class TieredWeights:
             )
         return tuple(texts)
 
+    @property
+    def near(self) -> SkipSet:
+        """Numbers of the layer blocks that are in memory."""
+        resident = self._residents.indices
+        return frozenset(n for n, block in enumerate(self.layer_blocks) if block.index in resident)
+
     def snapshot(self) -> TierSnapshot:
         """Where everything is now."""
-        streamer, present, stats = self._streamer, self.plan, self.stats
+        present, stats = self.plan, self.stats
         return TierSnapshot(
             blocks=self._places,
             ram_bytes=present.resident_bytes,
@@ -272,11 +299,12 @@ class TieredWeights:
             disk_rate=self._rates.disk if self._rates else None,
             predicted_decode_tok_s=self.predicted_decode_tok_s,
             limited_by=present.limited_by,
-            active=self._active,
-            in_flight=self._in_flight(streamer),
+            active=self._ring.active,
+            in_flight=self._ring.in_flight if self._arriving is None else (self._arriving,),
             events=tuple(self._events),
             events_dropped=self._n_events - len(self._events),
             passes=self._passes,
+            skipped=self._skipped,
         )
 
     @property
@@ -284,11 +312,6 @@ class TieredWeights:
         """Tokens per second that the plan promises from an empty context; None when no rate is known."""
         seconds = self.plan.predicted_decode_s
         return None if seconds is None else 1 / seconds
-
-    def _in_flight(self, streamer: Streamer | None) -> tuple[tuple[int, float], ...]:
-        if self._arriving is not None:
-            return (self._arriving,)
-        return streamer.in_flight if streamer is not None else ()
 
     @property
     def _n_bytes(self) -> int:
@@ -304,13 +327,43 @@ class TieredWeights:
 
     # -- moves
 
+    def leave_out(self, skip: SkipSet) -> None:
+        """Let others have the memory of layer blocks that passes leave out from now on; between two passes.
+
+        They come when passes read them. What cannot come is told, and read for every pass.
+        """
+        skipped = frozenset(self.layer_blocks[number].index for number in skip)
+        if skipped == self._skipped:
+            return
+        self._skipped = skipped
+        new = self._plan_for(self._budget)
+        given = self.plan.resident - new.resident
+        self._move_out(new)
+        coming = new.resident - self._residents.indices - self._residents.reserved.keys()
+        if coming:
+            n_bytes = sum(self.blocks[index].n_bytes for index in coming)
+            self.note(
+                f"{_named(skip)} left out: {len(coming)} others, {shown_bytes(n_bytes)}, come into memory as "
+                f"they are read, and {len(given)} leave it"
+            )
+        try:
+            self._residents.reserve(coming)
+            fitting = {index for index in coming if slot_bytes_for(self.blocks[index]) <= new.slot_bytes}
+            self._kept_when_read |= fitting
+            self._lay_out_ring(new)
+            for _ in self._bring(coming - fitting):
+                pass
+        except (MemoryError, StreamError) as error:
+            self._keep(self._residents.indices | self._kept_when_read)
+            self.note(f"not all of them come: {error}", TierEventKind.WARNING)
+
     def change_budget(self, budget: int, stopped: Callable[[], bool]) -> bool:
         """Keep what `budget` bytes hold, between two passes; False when `stopped` ended it early.
 
         Blocks that had arrived by then stay. Raises BudgetError, nothing having changed, and StreamError or
         MemoryError, after which the blocks that did arrive are used.
         """
-        new = plan(self.blocks, budget, self._rates, apart=self._apart)
+        new = self._plan_for(budget)
         before = self._residents.indices
         coming = new.resident - before
         self._budget = budget
@@ -346,7 +399,7 @@ class TieredWeights:
         Raises BudgetError, nothing having changed, and MemoryError, with a plan for what is in memory.
         """
         budget = self._budget if budget is None else budget
-        new = chosen or plan(self.blocks, budget, self._rates, apart=apart)
+        new = chosen or plan(self.blocks, budget, self._rates, apart=apart, idle=self._skipped)
         self._budget, self._apart = budget, apart
         if new != self.plan:
             self._move_out(new)
@@ -372,7 +425,7 @@ class TieredWeights:
         """Go over to a plan in which only these blocks stay."""
         # Where the largest block did not come, the ring that it needs may take more than was granted.
         self._budget = max(self._budget, least_memory(self.blocks, among, self._apart))
-        self._move_out(plan(self.blocks, self._budget, self._rates, among=among, apart=self._apart))
+        self._move_out(self._plan_for(self._budget, among))
 
     def _shrink(self, deficit: int) -> None:
         """Let go of blocks worth `deficit` bytes and a ring to stream them through, or of what there is."""
@@ -383,7 +436,7 @@ class TieredWeights:
                 self.note(_NOTHING_LEFT, TierEventKind.WARNING)
             return
         self._budget = smaller
-        gone = self._move_out(plan(self.blocks, smaller, self._rates, among=resident, apart=self._apart))
+        gone = self._move_out(self._plan_for(smaller, resident))
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self.note(
             f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on",
@@ -394,9 +447,8 @@ class TieredWeights:
         """Go over to a plan, giving up what does not stay in it; the blocks that went, or will not come."""
         withdrawn = frozenset(self._residents.reserved.keys() - new.resident)
         self.before_evict(withdrawn)
-        if self._streamer is not None and _ring(new) != _ring(self.plan):
-            self._streamer.close()
-            self._past, self._streamer = self._past.plus(self._streamer.stats), None
+        self._kept_when_read &= new.resident
+        self._lay_out_ring(new)
         gone = self._residents.indices - new.resident
         for index in gone:
             self._residents.evict(index)
@@ -419,21 +471,38 @@ class TieredWeights:
         finally:
             self._arriving = None
 
+    def _plan_for(self, budget: int, among: frozenset[int] | None = None) -> Plan:
+        """A plan for what is not elsewhere, and for passes as they are now."""
+        return plan(self.blocks, budget, self._rates, among=among, apart=self._apart, idle=self._skipped)
+
+    def _lay_out_ring(self, new: Plan) -> None:
+        self._ring.lay_out(new, self._kept_when_read)
+        self._followed = None
+
+    def _read_by_passes(self, skip: SkipSet) -> frozenset[int]:
+        """Blocks that the ring has to bring for passes that leave these layer blocks out."""
+        skipped = {self.layer_blocks[number].index for number in skip}
+        return (frozenset(self.plan.streamed) | self._kept_when_read) - skipped
+
+    def _keep_read(self, block: Block, matrices: list[Bytes]) -> None:
+        """Copy a block, which a pass has read, into the memory where it is to stay."""
+        for memory, data in zip(self._residents.reserved[block.index], matrices, strict=True):
+            memory[:] = data
+        self._residents.settle(block.index)
+        followed = self._followed
+        self._show_new(block)
+        if followed is not None:
+            self._ring.follow(self._read_by_passes(followed), block.index + 1)
+            self._followed = followed
+
     def _show_new(self, block: Block) -> None:
         """Note that a block is here."""
         self._new.append(block)
+        self._kept_when_read -= {block.index}
+        self._followed = None
         places = list(self._places)
         places[block.index] = self._place_of(block)
         self._places = tuple(places)
-
-    def _new_streamer(self) -> Streamer:
-        return Streamer(
-            self._files,
-            [self.blocks[index] for index in self.plan.streamed],
-            slots=self.plan.slots,
-            slot_bytes=self.plan.slot_bytes,
-            locks=self._locks,
-        )
 
     def note(self, text: str, kind: TierEventKind = TierEventKind.MOVE) -> None:
         """Tell a person of something that moved, or could not."""
@@ -442,6 +511,10 @@ class TieredWeights:
         self._on_change(self.snapshot())
 
 
-def _ring(plan: Plan) -> tuple[tuple[int, ...], int, int]:
-    """What a streamer is made for."""
-    return plan.streamed, plan.slots, plan.slot_bytes
+def _named(skip: SkipSet) -> str:
+    names = str(SkipChoice(SkipRule.BLOCKS, blocks=skip)).replace(",", ", ")
+    if not skip:
+        return "no blocks are"
+    if len(names) > _LONGEST_LIST:
+        return f"{len(skip)} blocks are"
+    return f"{names} {'are' if ',' in names else 'is'}"

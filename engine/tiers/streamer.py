@@ -15,19 +15,20 @@ A slot is always in one of these states, and `_lock` is held whenever it moves:
     filling -> ready     `_settle`, after the last request
     ready -> in use      `acquire`; -> free when there is an error, which is raised
     in use -> free       `release`
-    filling, ready -> free or draining    `_aim_at`, when another block is wanted or this one has failed
+    filling, ready -> free or draining    `_drop`, when another block is wanted or this one has failed
     draining -> free     `_settle`, after the last request that was being read
 
-`_ahead` is a run of the cyclic order that ends before `_next`. So what is wanted is either in it, behind what
-was skipped, or all of it is dropped and reading starts anew. Memory is written only by reads of a fill, and a
-slot has no other fill before these have ended.
+`_ahead` is a run of the cyclic order, of those blocks that passes use, that ends before `_next`. So what is
+wanted is either in it, behind what was skipped, or all of it is dropped and reading starts anew. Memory is
+written only by reads of a fill, and a slot has no other fill before these have ended.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -105,7 +106,7 @@ class _Fill:
 
 
 class Streamer:
-    """Reads the streamed blocks of every pass into a ring of slots, in cyclic order, ahead of use."""
+    """Reads the streamed blocks that passes use into a ring of slots, in cyclic order, ahead of use."""
 
     def __init__(
         self,
@@ -117,8 +118,9 @@ class Streamer:
         depth: int = 4,
         request_bytes: int = 4 << 20,
         locks: PageLocks | None = None,
+        used: Set[int] | None = None,
     ) -> None:
-        """Reserve the ring and begin to read.
+        """Reserve the ring and begin to read those of the blocks that are `used`, by index: all by default.
 
         `blocks` are in order of use, `slot_bytes` is a multiple of a page that holds each of them
         (`slot_bytes_for`), `depth` is the number of reads under way at a time. With `locks` slots are
@@ -151,8 +153,12 @@ class Streamer:
         self._ahead: deque[_Fill] = deque()
         self._in_use: dict[int, int] = {}
         """Index of a block -> its slot."""
-        self._next = 0
-        """Position of the block that the next free slot is for."""
+        self._used: Set[int] = self._positions.keys() if used is None else used
+        """Blocks, by index, that are read ahead."""
+        self._order = self._order_of(self._used)
+        """Their positions, in order."""
+        self._next = self._order[0] if self._order else None
+        """Position of the block that the next free slot is for; None where nothing is read ahead."""
         self._closed = False
 
         self._stats = StreamStats()
@@ -171,6 +177,26 @@ class Streamer:
             thread.start()
 
     # -- for the engine's thread
+
+    def follow(self, used: Set[int], start: int = 0) -> None:
+        """Read ahead only these blocks, by index, from now on; first the one at or after index `start`.
+
+        Of what was read ahead, that which comes next in this order is kept. The others can still be had.
+        """
+        with self._lock:
+            if used == self._used:
+                return
+            self._used, self._order = used, self._order_of(used)
+            first = bisect_left(self._order, start, key=lambda position: self._blocks[position].index)
+            self._next = self._order[first % len(self._order)] if self._order else None
+            fills, self._ahead = self._ahead, deque()
+            for fill in fills:
+                if fill.position == self._next:
+                    self._ahead.append(fill)
+                    self._next = self._after(fill.position)
+                else:
+                    self._drop(fill)
+            self._begin_fills()
 
     def acquire(self, block: Block, cancel: CancelToken) -> list[npt.NDArray[np.uint8]]:
         """Wait until the block is there and return views of its pieces, valid until `release`.
@@ -236,12 +262,21 @@ class Streamer:
 
     def _begin_fills(self) -> None:
         """Assign every free slot to the next block in the order."""
-        while self._free:
+        while self._free and self._next is not None:
             layout = self._layouts[self._next]
             requests = deque(layout.requests(self._request_bytes))
             self._ahead.append(_Fill(self._next, self._free.pop(), requests, layout.n_bytes))
-            self._next = (self._next + 1) % len(self._blocks)
+            self._next = self._after(self._next)
             self._work.notify_all()
+
+    def _order_of(self, used: Set[int]) -> list[int]:
+        return sorted(self._positions[index] for index in used)
+
+    def _after(self, position: int) -> int | None:
+        """Where the next block is that is read ahead."""
+        if not self._order:
+            return None
+        return self._order[bisect_right(self._order, position) % len(self._order)]
 
     def _vacate(self, slot: int) -> None:
         self._free.append(slot)
@@ -253,15 +288,18 @@ class Streamer:
         A block that failed while nobody waited for it counts as not there: the disk may have recovered.
         """
         while self._ahead and (self._ahead[0].position != position or self._ahead[0].error):
-            fill = self._ahead.popleft()
-            fill.dropped = True
-            if fill.begun:
-                self._stats = self._stats._replace(dropped_blocks=self._stats.dropped_blocks + 1)
-            if not fill.being_read:
-                self._free.append(fill.slot)
+            self._drop(self._ahead.popleft())
         if not self._ahead:
             self._next = position
         self._begin_fills()
+
+    def _drop(self, fill: _Fill) -> None:
+        """Let a block that was taken out of `_ahead` not come; its slot is free when no read is at it."""
+        fill.dropped = True
+        if fill.begun:
+            self._stats = self._stats._replace(dropped_blocks=self._stats.dropped_blocks + 1)
+        if not fill.being_read:
+            self._free.append(fill.slot)
 
     def _wait_for_first(self, cancel: CancelToken) -> _Fill:
         """Wait until the first of `_ahead`, which `_aim_at` has chosen, is ready."""

@@ -26,14 +26,19 @@ class TierClock:
     """Times of plans for one model on one machine."""
 
     def __init__(
-        self, blocks: Sequence[Block], rates: Rates, link: LinkRates, link_limit: float | None
+        self,
+        blocks: Sequence[Block],
+        rates: Rates,
+        link: LinkRates,
+        link_limit: float | None,
+        idle: frozenset[int] = frozenset(),
     ) -> None:
-        """`link_limit`: bytes per second that copies are held to."""
+        """`link_limit`: bytes per second that copies are held to; passes leave blocks in `idle` out."""
         self._rates = rates
         self._link = link
         if link_limit is not None:
             self._link = _slowed(link, link_limit)
-        self._layers = [block for block in blocks if block.layer is not None]
+        self._layers = [block for block in blocks if block.layer is not None and block.index not in idle]
         self._head = [block for block in blocks if block.kind is BlockKind.HEAD]
 
     def decode(self, plan: TierPlan) -> Timeline:

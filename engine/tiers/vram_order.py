@@ -97,11 +97,16 @@ class VramOrder:
         sizes: GpuSizes,
         wishes: Wishes,
         cpu_attention: frozenset[int] | None = None,
+        idle: frozenset[int] = frozenset(),
     ) -> None:
-        """With `cpu_attention` these layers and no others have their KV in the computer's memory."""
+        """With `cpu_attention` these layers and no others have their KV in the computer's memory.
+
+        Passes leave blocks in `idle` out: they come last.
+        """
         self._sizes = sizes
         self._wishes = wishes
         self._cpu_attention = cpu_attention
+        self._idle = idle
         self._attention = [block.index for block in blocks if block.kind is BlockKind.ATTENTION]
         self._feed_forward = [block.index for block in blocks if block.kind is BlockKind.FEED_FORWARD]
         self._must_bytes = sum(sizes.block_bytes[index] for index in wishes.vram)
@@ -212,6 +217,7 @@ class VramOrder:
         order += [(self._feed_forward[i],) for i in spread(len(self._feed_forward))]
         if self._sizes.embedding is not None:
             order.append((self._sizes.embedding,))
+        order.sort(key=self._idle.issuperset)  # which keeps the order of the others, and of these
         return (group for group in order if not self._wishes.not_vram.intersection(group))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.events import Executor
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.route import Run, route
 from engine.tiers.store import TieredWeights
@@ -20,6 +21,8 @@ from engine.tiers.tier_plan import Budgets, TierPlan
 from engine.tiers.wishes import PlaceRule
 
 Bytes = npt.NDArray[np.uint8]
+_MOST_WAYS = 64
+"""Routes that are kept; when there are more, all are found anew."""
 
 
 @dataclass(slots=True)
@@ -59,11 +62,16 @@ class Whereabouts:
         """What is being read, by index of the block."""
         self.copied: frozenset[int] = frozenset()
         """Blocks that are copied for every step until they have been promoted."""
+        self.idle: frozenset[int] = frozenset()
+        """Blocks that passes leave out for now, by index: the plan was made for it."""
         self.settled = False
         """Whether every block is where the plan wants it."""
         self.version = 0
         """Counts what changes a route."""
-        self._routes: dict[bool, tuple[tuple[object, ...], tuple[Run, ...]]] = {}
+        self._known_of: tuple[object, ...] = ()
+        """What routes and `holds_all_but` follow from; they are found anew when it has changed."""
+        self._routes: dict[tuple[bool, SkipSet], tuple[Run, ...]] = {}
+        self._enough: dict[SkipSet, bool] = {}
 
     # -- what has happened
 
@@ -117,24 +125,50 @@ class Whereabouts:
 
     def executor(self, block: Block, prefill: bool) -> Executor:
         """Who computes a layer block now."""
-        index, is_attention = block.index, block.kind is BlockKind.ATTENTION
-        if is_attention and block.layer in self.plan.cpu_attention:
+        index = block.index
+        if self._attends_here(block):
             return Executor.CPU
         if index in self.in_vram or self._only_on_gpu(block):
             return Executor.GPU
-        copied = prefill or is_attention or index in self.plan.streamed or index in self.copied
-        return Executor.STREAM if copied else Executor.CPU
+        if prefill or block.kind is BlockKind.ATTENTION:
+            return Executor.STREAM
+        return Executor.STREAM if index in self.plan.streamed or index in self.copied else Executor.CPU
 
-    def route(self, n_tokens: int) -> tuple[Run, ...]:
-        """The way of a pass of so many tokens through the layer blocks, as they lie now."""
+    def route(self, n_tokens: int, skip: SkipSet = NOTHING) -> tuple[Run, ...]:
+        """The way of a pass of so many tokens through the layer blocks but `skip`, as they lie now."""
+        self._forget_if_changed()
         prefill = n_tokens > self.plan.crossover
+        known = self._routes.get((prefill, skip))
+        if known is None:
+            blocks = [block for number, block in enumerate(self.host.layer_blocks) if number not in skip]
+            known = route(blocks, {block.index: self.executor(block, prefill) for block in blocks})
+            self._routes[prefill, skip] = known
+        return known
+
+    def holds_all_but(self, skip: SkipSet) -> bool:
+        """Whether all that a pass without these layer blocks needs is in the GPU's memory."""
+        if self.whole or not skip:
+            return self.whole
+        self._forget_if_changed()
+        enough = self._enough.get(skip)
+        if enough is None:
+            left_out = {self.host.layer_blocks[number].index for number in skip}
+            enough = self._enough[skip] = all(
+                block.index in left_out or (block.index in self.in_vram and not self._attends_here(block))
+                for block in self.blocks
+            )
+        return enough
+
+    def _forget_if_changed(self) -> None:
         state = (self.version, self.host.plan)
-        known = self._routes.get(prefill)
-        if known is None or known[0] != state:
-            executors = {block.index: self.executor(block, prefill) for block in self.host.layer_blocks}
-            known = state, route(self.host.layer_blocks, executors)
-            self._routes[prefill] = known
-        return known[1]
+        if self._known_of != state or max(len(self._routes), len(self._enough)) > _MOST_WAYS:
+            self._known_of = state
+            self._routes.clear()
+            self._enough.clear()
+
+    def _attends_here(self, block: Block) -> bool:
+        """Whether a block is attention of which the processor has the keys and values."""
+        return block.kind is BlockKind.ATTENTION and block.layer in self.plan.cpu_attention
 
     def _only_on_gpu(self, block: Block) -> bool:
         """Whether a block is to be in the GPU's memory and is not in RAM meanwhile."""

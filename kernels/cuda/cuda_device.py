@@ -343,6 +343,9 @@ def _asking(what: str) -> Iterator[None]:
     try:
         yield
     except _runtime.CUDARuntimeError as error:
+        if error.status == _OUT_OF_MEMORY:
+            free, _ = _runtime.memGetInfo()
+            raise DeviceMemoryError(0, free, None, 0, call=what) from None
         raise DeviceError(f"{what}: {error}") from None
 
 

@@ -11,7 +11,7 @@ import ctypes
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from kernels.errors import DeviceError
+from kernels.errors import DeviceError, DeviceMemoryError
 
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76
@@ -24,6 +24,8 @@ MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NO_GPU = "the NVIDIA driver finds no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 _LIBRARY = "libcuda.so.1"
+_OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY."""
 _NO_DEVICE = 100
 """CUDA_ERROR_NO_DEVICE."""
 _NOT_READY = 600
@@ -48,6 +50,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
     "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleUnload": (c_void_p,),
@@ -164,13 +167,17 @@ class Driver:
         self._functions[name] = function
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call and check. Raises DeviceError with the driver's words."""
+        """Call and check. Raises DeviceError with the driver's words; see `fail`."""
         status = self._functions[function](*arguments)
         if status:
             self.fail(function, status)
 
     def fail(self, what: str, status: int) -> None:
-        """Raise the DeviceError of a status that is not zero."""
+        """Raise the DeviceError of a status that is not zero; DeviceMemoryError where memory is wanting."""
+        if status == _OUT_OF_MEMORY:
+            free, total = c_size_t(), c_size_t()
+            self._functions["cuMemGetInfo_v2"](byref(free), byref(total))
+            raise DeviceMemoryError(0, free.value, None, 0, call=what)
         name, text = c_char_p(), c_char_p()
         self._functions["cuGetErrorName"](status, byref(name))
         self._functions["cuGetErrorString"](status, byref(text))
@@ -324,7 +331,11 @@ class Driver:
             self.call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
         finally:
             self.call("cuGraphDestroy", graph)
-        self.call("cuGraphUpload", executable, stream)
+        try:
+            self.call("cuGraphUpload", executable, stream)
+        except DeviceError:
+            self.destroy_graph(executable)
+            raise
         return executable
 
     def destroy_recording(self, graph: c_void_p) -> None:

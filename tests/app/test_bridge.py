@@ -9,11 +9,15 @@ import pytest
 
 from app.bridge import Bridge, BudgetOf
 from app.conversation import Conversation, TurnStatus
+from app.decoding_words import changes_of
 from app.live_reply import LiveReply
+from app.request import ORDINARY
 from app.store import Store
 from engine import (
     Budget,
     ContextError,
+    DecodingOptions,
+    DraftKind,
     EngineSnapshot,
     EngineState,
     FinishReason,
@@ -25,6 +29,8 @@ from engine import (
     ReplyStatus,
     Request,
     SamplingParams,
+    SkipChoice,
+    SkipRule,
     Tier,
 )
 from tests.app.tiers.models import gpu_tiers, mixed_tiers
@@ -188,12 +194,61 @@ def test_what_was_left_out_and_what_changed_on_the_way_is_kept_with_the_reply(tm
     second = bridge.ask(live.conversation, "", SamplingParams(), Overflow.DROP_OLDEST)
     second.conversation.turns[1].text = "so"
     bridge.pull()
-    bridge.steer(live.conversation, SamplingParams(temperature=0))
+    bridge.steer(live.conversation, SamplingParams(temperature=0), ORDINARY)
     assert second.pending
     reply = engine.reply
     reply.update(ReplyStatus.PREFILL, GenerationStats(prompt_tokens=5, dropped_messages=2))
     bridge.pull()
     assert second.turn.made_by["seen_from"] == live.conversation.turns[2].id
+
+
+def test_how_ids_are_computed_is_asked_for_acknowledged_and_kept_with_the_reply(tmp_path: Path) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    assert engine.snapshot.model is not None
+    small = replace(engine.snapshot.model, name="Small\x1b[2J")
+    engine.snapshot = replace(engine.snapshot, draft_model=small)
+    bridge.load(LoadOptions(PATH))
+    bridge.attach(engine)
+    conversation = Conversation()
+    conversation.add("user", "hello")
+    drafting = DecodingOptions(draft=DraftKind.MODEL, draft_k=3)
+    live = bridge.ask(conversation, "", SamplingParams(), Overflow.STOP, drafting)
+    bridge.pull()
+    assert engine.reply is not None
+    assert engine.reply.request.decoding == live.turn.decoding == drafting
+    assert live.turn.made_by["draft_model"] == "Small␛[2J"
+    assert not live.pending_decoding
+    skipping = DecodingOptions(skip=SkipChoice(SkipRule.KL, 0.05))
+    bridge.steer(conversation, SamplingParams(), skipping)
+    assert live.pending_decoding
+    assert engine.reply.take_decoding() == skipping
+    assert not live.pending_decoding
+    engine.reply.append("so", [5], GenerationStats(completion_tokens=1))
+    bridge.pull()
+    assert changes_of(live.turn) == [(0, skipping)]
+    assert live.turn.decoding == drafting, "as it began"
+
+
+def test_what_is_measured_first_says_how_far_it_is_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge, engine, live = _asked(tmp_path)
+    assert engine.reply is not None
+    now = [100.0]
+    monkeypatch.setattr("app.live_reply.time.monotonic", lambda: now[0])
+    phases = []
+    for share in (0.0, 0.02, 0.25, 0.5):
+        engine.reply.update(ReplyStatus.CALIBRATE, GenerationStats(calibrated_share=share))
+        bridge.pull()
+        phases.append(live.phase.removeprefix("measuring what leaving blocks out does: "))
+        now[0] += 10.0
+    assert phases == ["0%", "2%", "25% · 60 s left", "50% · 30 s left"]
+    engine.reply.append("text", [5], GenerationStats(completion_tokens=1))
+    bridge.pull()
+    assert live.phase == ""
+    engine.reply.update(ReplyStatus.CALIBRATE, GenerationStats(calibrated_share=0.5))
+    bridge.pull()
+    assert live.phase == "measuring what leaving blocks out does: 50% · 1 s left", "in the midst of the text"
 
 
 def test_a_reply_remembers_the_gpu_that_computed_it(tmp_path: Path) -> None:

@@ -100,12 +100,12 @@ def test_without_a_file_all_keys_are_as_shipped(tmp_path: Path) -> None:
 
 
 def test_a_key_and_a_list_of_keys_are_bound_and_shown(written) -> None:  # type: ignore[no-untyped-def]
-    keymap = written('"turn.edit" = "x"\n"help" = ["f5", "alt+h"]\n')
+    keymap = written('"turn.edit" = "x"\n"help" = ["f8", "alt+h"]\n')
     assert keymap.problems == ()
-    assert keymap.keys == {"turn.edit": "x", "help": "f5,alt+h"}
+    assert keymap.keys == {"turn.edit": "x", "help": "f8,alt+h"}
     use_keymap(keymap)
     assert shown_key(by_id("turn.edit")) == "x"
-    assert shown_key(by_id("help")) == "F5 Alt-H"
+    assert shown_key(by_id("help")) == "F8 Alt-H"
 
 
 def test_ids_need_no_quotes(written) -> None:  # type: ignore[no-untyped-def]
@@ -211,9 +211,9 @@ async def test_textual_obeys_the_map(written) -> None:  # type: ignore[no-untype
     app = Bound()
     app.set_keymap(
         written(
-            'chat.list = "f3"\nmodel.choose = "f2"\nhelp = ""\nundo = "ctrl+u"\nsampling = ["f5", "f6"]'
+            'chat.list = "f3"\nmodel.choose = "f2"\nhelp = ""\nundo = "ctrl+u"\nsampling = ["f8", "f9"]'
         ).keys
     )
     async with app.run_test() as pilot:
-        await pilot.press("f1", "f2", "f3", "ctrl+u", "f5", "f6", "ctrl+r", "f4")
+        await pilot.press("f1", "f2", "f3", "ctrl+u", "f8", "f9", "ctrl+r", "f4")
     assert pressed == ["model.choose", "chat.list", "undo", "sampling", "sampling", "tiers.size"]

@@ -18,6 +18,7 @@ from textual.widgets import Input
 
 import app.fetch as fetch
 from app.fetch import Fetches
+from app.model_settings import ModelSettings
 from app.models import hub as hub_module
 from app.models.catalog import Starter
 from app.models.hub_file import HubFile
@@ -26,7 +27,7 @@ from app.models.pulling import OnProgress, Progress, Pulled, Stage
 from app.screens.model_list import ModelList
 from app.screens.model_options import ModelOptionsScreen
 from app.screens.models import Load, ModelsScreen, Unload
-from app.settings import ModelSettings, SettingsFile
+from app.settings import SettingsFile
 from app.themes import TOKENS, load_themes
 from engine import Budget, GpuSearch, KVType, ModelPreview
 from kernels.quant_types import QuantType

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.model_settings import ModelSettings
 from app.setting_kinds import Choice, Folders, Memory, Number, Text
 from app.settings import (
     ENTRIES,
-    ModelSettings,
     Settings,
     SettingsFile,
     load_settings,
     save_settings,
     words,
 )
-from engine import KVType, Overflow, SamplingParams, parse_budget
+from engine import DraftKind, KVType, Overflow, SamplingParams, parse_budget, parse_skip
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -47,6 +47,13 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
             os.fsdecode(b"/m/\xff.gguf"): ModelSettings(4096, parse_budget("8G"), False),
             "/m/c.gguf": ModelSettings(device="auto", vram_budget=parse_budget("80%"), kv_type=KVType.F16),
             "/m/b.gguf": ModelSettings(greedy=True),
+            "/m/d.gguf": ModelSettings(
+                skip=parse_skip("blk.10-12,blk.20.attn"),
+                draft=DraftKind.MODEL,
+                draft_k=4,
+                exit_layer=8,
+                draft_model=Path(os.fsdecode(b"/m/\xff.gguf")),
+            ),
         },
     )
     save_settings(settings, tmp_path / "new" / "settings.toml")

@@ -22,6 +22,7 @@ import app.screens.models as models_screen
 from app import locations
 from app.app import TiercelApp
 from app.settings import SettingsFile
+from tests.app.calibrations import calibration
 from tests.app.driving import Driver
 from tests.app.tiers.models import MIXED_REASON, REASON, gpu_tiers, mixed_tiers, tiers
 from tests.fakes import FakeEngine, Script
@@ -201,6 +202,35 @@ def test_a_model_in_three_tiers(
             await driver.settled()
         if shown == "map":
             await pilot.press("down", "right", "right", "right")
+        await driver.settled(10)
+
+    assert snap_compare(app, terminal_size=size, run_before=go)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("shown", ["chat", "skip", "drafts", "compare"])
+def test_less_work_for_a_token(
+    app: TiercelApp, snap_compare: SnapCompare, size: tuple[int, int], shown: str
+) -> None:
+    replies = (REPLY, REPLY[:120] + "and so on.")
+    script = replace(
+        SCRIPT, replies=replies, calibration=calibration(32), calibrated=True, plain_step_s=0.036
+    )
+    app._make_engine = lambda: FakeEngine(script)
+    commands = {"skip": ("/skip", "Measured on"), "drafts": ("/draft", "last reply: 75% taken")}
+    commands["compare"] = ("/compare skip", "the other becomes its sibling")
+
+    async def go(pilot: Pilot[int | None]) -> None:
+        driver = Driver(pilot)
+        await driver.ready()
+        await pilot.press("f5", "f6")
+        driver.chat.notice("hint", "")
+        await _chat(driver)
+        if shown in commands:
+            command, words = commands[shown]
+            driver.prompt.text = command
+            await pilot.press("enter")
+            await driver.until(lambda: words in driver.screen_text(), words)
         await driver.settled(10)
 
     assert snap_compare(app, terminal_size=size, run_before=go)

@@ -9,7 +9,7 @@ import pytest
 
 from app.conversation import Conversation, TurnStatus
 from app.live_reply import in_our_words
-from app.plain import plain_words
+from app.plain_words import plain_words
 from app.widgets.status import StatusBar
 from engine import GenerationStats
 from tests.app.driving import running

@@ -17,11 +17,11 @@ from engine.backends.cuda_plan import BESIDE_BYTES, plan_model
 from engine.cancel import CancelToken
 from engine.config import KVType, LoadOptions, Precision, SamplingParams
 from engine.errors import BudgetError, CancelledError, DeviceError, KernelError
-from engine.evaluate import measure_perplexity
 from engine.events import Tier
 from engine.generate import decode_step, generate, prefill
 from engine.gguf import open_gguf
 from engine.logits import HostLogits
+from engine.measuring.evaluate import cut_windows, measure_surprises, perplexity_of
 from engine.model import Transformer
 from engine.model_config import read_model_config
 from engine.sampler import Sampler
@@ -137,8 +137,8 @@ def test_texts_are_scored_as_by_numpy(device: Device, write: Write) -> None:
 
     def perplexity(model: Transformer, chunk: int) -> float:
         kv = model.backend.new_kv(20)
-        options = {"window": 20, "chunk": chunk, "bos_id": None}
-        return measure_perplexity(model, IDS, kv, GO_ON, **options).perplexity  # type: ignore[arg-type]
+        windows = cut_windows(IDS, window=20, stride=10, bos_id=None)
+        return perplexity_of(measure_surprises(model, windows, kv, GO_ON, chunk=chunk)).perplexity
 
     expected = perplexity(open_numpy(path), 16)
     with opened_on(device, path, max_context=20) as model:
@@ -151,19 +151,18 @@ def test_texts_are_scored_as_by_numpy(device: Device, write: Write) -> None:
 
 def reply(model: Transformer, prompt: list[int], params: SamplingParams, n_tokens: int = 12) -> list[int]:
     session = Session(model.backend.new_kv(64))
-    return list(
-        generate(
-            model,
-            session,
-            prompt,
-            Sampler(params),
-            max_tokens=n_tokens,
-            stop_ids=frozenset(),
-            chunk=16,
-            cancel=GO_ON,
-            on_prefill=lambda n_done: None,
-        )
+    drawn = generate(
+        model,
+        session,
+        prompt,
+        Sampler(params),
+        max_tokens=n_tokens,
+        stop_ids=frozenset(),
+        chunk=16,
+        cancel=GO_ON,
+        on_prefill=lambda n_done: None,
     )
+    return [token.token_id for token in drawn]
 
 
 CHAINS = [
@@ -187,7 +186,7 @@ def test_replies_are_those_of_draws_on_the_host(
             patched.setattr(
                 model,
                 "next_logits",
-                lambda hidden, cancel: HostLogits(model.logits(hidden[-1:], cancel)[0]),
+                lambda hidden, cancel, ahead=None: HostLogits(model.logits(hidden[-1:], cancel)[0]),
             )
             assert reply(model, IDS[:20], params) == ours
 

@@ -16,7 +16,9 @@ from engine import (
     Budget,
     BudgetError,
     CancelToken,
+    DecodingOptions,
     DeviceError,
+    DraftKind,
     Engine,
     EngineState,
     ExecutorChoice,
@@ -28,12 +30,14 @@ from engine import (
     StreamError,
     Tier,
     TierSnapshot,
+    parse_skip,
     preview_model,
 )
 from engine.backends import gpus
 from engine.errors import CancelledError
 from engine.events import GpuFacts
 from engine.loading import LoadedModel, load_model
+from engine.tiers.wishes import parse_place
 from kernels import errors as kernel_errors
 from kernels.cuda.devices import DeviceFacts, NoDevice
 from kernels.quant_types import QuantType
@@ -544,3 +548,46 @@ def test_a_real_gpu_loads_and_answers(engine: Engine, model: Path) -> None:
     ours = replies(engine, LoadOptions(model, device="cuda", **options))
     assert engine.snapshot.backend.startswith("cuda sm_")
     assert ours == replies(engine, LoadOptions(model, device="cpu", **options))
+
+
+# -- less work for a token
+
+
+def ids_of(engine: Engine, options: LoadOptions, *ways: DecodingOptions) -> list[list[int]]:
+    """A reply computed in each of these ways; none of them fails."""
+    engine.load(options)
+    wait_for(lambda: engine.snapshot.state in (EngineState.READY, EngineState.FAILED))
+    asked = [
+        wait(engine.ask(Request(user("one two one two one"), sampling=GREEDY, max_tokens=10, decoding=way)))
+        for way in ways
+    ]
+    assert [reply.error for reply in asked] == [None] * len(asked)
+    return [reply.token_ids for reply in asked]
+
+
+DRAFTS = [DecodingOptions(draft=kind, draft_k=3) for kind in (DraftKind.NGRAM, DraftKind.RESIDENT)]
+
+
+def test_replies_with_drafts_are_those_of_the_cpu(emulated: Emulated, engine: Engine, deep: Path) -> None:
+    options: dict[str, Any] = {"context": 64, "threads": 1, "precision": Precision.FLOAT}
+    (expected,) = ids_of(engine, LoadOptions(deep, device="cpu", **options), DecodingOptions())
+    on_gpu = {"place": parse_place("blk.2-5.ffn=ram"), "executor": ExecutorChoice.STREAM}
+    assert ids_of(engine, LoadOptions(deep, **options, **on_gpu), *DRAFTS) == [expected] * len(DRAFTS)
+    assert emulated.opened
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["", "blk.2-5.ffn=ram"])
+def test_a_real_gpu_drafts_and_leaves_blocks_out(engine: Engine, deep: Path, place: str) -> None:
+    from kernels.cuda.devices import devices
+
+    found = devices()
+    if isinstance(found, NoDevice):
+        pytest.skip(found.reason)
+    options: dict[str, Any] = {"context": 512, "precision": Precision.FLOAT}
+    some = DecodingOptions(skip=parse_skip("blk.2.ffn,blk.4"))
+    ways = [DecodingOptions(), *DRAFTS, some, replace(some, draft=DraftKind.NGRAM, draft_k=4), *DRAFTS]
+    rules = parse_place(place) if place else ()
+    ours = ids_of(engine, LoadOptions(deep, device="cuda", place=rules, **options), *ways)
+    expected, skipped = ids_of(engine, LoadOptions(deep, device="cpu", **options), DecodingOptions(), some)
+    assert ours == [expected, expected, expected, skipped, skipped, expected, expected]

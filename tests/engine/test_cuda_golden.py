@@ -13,8 +13,9 @@ import pytest
 
 from engine.cancel import CancelToken
 from engine.config import KVType, LoadOptions, Precision
-from engine.evaluate import Comparison, compare_with_reference, read_reference
 from engine.loading import load_model
+from engine.measuring.evaluate import Comparison, compare_with_reference
+from engine.measuring.reference_file import read_reference
 from engine.model import Transformer
 from kernels.cuda.device import Device
 from tests.engine.cuda_models import opened_on

@@ -15,7 +15,8 @@ import pytest
 from engine.backends.cuda import CudaBackend
 from engine.cancel import CancelToken
 from engine.config import ExecutorChoice
-from engine.evaluate import Reference, compare_with_reference, read_reference
+from engine.measuring.evaluate import compare_with_reference
+from engine.measuring.reference_file import Reference, read_reference
 from engine.model import Transformer
 from engine.tiers.wishes import parse_place
 from kernels.cuda.device import Device
@@ -85,14 +86,14 @@ def test_nothing_is_lost_while_blocks_move(
     places, hidden = cycle([*PLACES.values(), "blk.3.attn=ram", ""]), Transformer.hidden
     n_passes = 0
 
-    def moving(self: Transformer, token_ids, start_pos, kv, cancel):  # type: ignore[no-untyped-def]
+    def moving(self: Transformer, token_ids, start_pos, kv, cancel, *skip):  # type: ignore[no-untyped-def]
         nonlocal n_passes
         n_passes += 1
         if n_passes % every == 0:
             assert isinstance(self.backend, CudaBackend)
             tiers, text = self.backend.tiers, next(places)
             tiers.change(tiers.where.budgets, parse_place(text) if text else ())
-        return hidden(self, token_ids, start_pos, kv, cancel)
+        return hidden(self, token_ids, start_pos, kv, cancel, *skip)
 
     with opened_on(device, subject.model, max_context=context, chunk=1, settled=False) as model:
         monkeypatch.setattr(Transformer, "hidden", moving)

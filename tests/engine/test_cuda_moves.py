@@ -1,8 +1,8 @@
 """Blocks that move between three tiers while something goes wrong: passes stay right, nothing is left over.
 
-Sequences drawn at random of passes, stopped passes, other wishes and budgets, memory that others take, and a
-disk that fails; on the emulator with either stream late. Whatever happens, the logits of a pass that ends are
-those of the model that fits, bit for bit where the GPU alone computes.
+Sequences drawn at random of passes, stopped passes, blocks that are left out, other wishes and budgets,
+memory that others take, and a disk that fails; on the emulator with either stream late. Whatever happens, the
+logits of a pass that ends are those of the model that fits, bit for bit where the GPU alone computes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from engine.config import ExecutorChoice
 from engine.errors import BudgetError, CancelledError, StreamError
 from engine.events import Tier
 from engine.model import Transformer
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.budget import Budget
 from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.tier_plan import Budgets
@@ -56,10 +57,17 @@ WISHES = (
     "blk.0.attn=nvme,blk.1.ffn=ram,head=ram",
     "blk.0=ram,blk.2.ffn=nvme,head=nvme",
 )
+LEFT_OUT: tuple[SkipSet, ...] = (
+    NOTHING,
+    frozenset({1}),
+    frozenset({2, 5}),
+    frozenset({0, 1, 4, 5}),
+    frozenset(range(6)),
+)
 _PATIENCE_S = 20.0
 
 Late = Literal["lanes", "main"]
-Expected = Callable[[int], tuple[np.ndarray, np.ndarray]]
+Expected = Callable[[int, SkipSet], tuple[np.ndarray, np.ndarray]]
 
 
 class StoppedAfter(CancelToken):
@@ -130,6 +138,8 @@ class Watch:
 class Pressure:
     """The GPU's memory, as `VramPressure` tells of it."""
 
+    yielded = 0
+
     def __init__(self, world: World) -> None:
         self._world = world
 
@@ -149,7 +159,7 @@ class Resident(NamedTuple):
     """Of all of it."""
     weight_bytes: int
     expected: Expected
-    """What `pass_of` gives for so many tokens."""
+    """What `pass_of` gives for so many tokens and these blocks left out."""
 
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -170,7 +180,7 @@ def resident(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         kv, tiers = model.backend.new_kv(64), model.backend.tiers
         assert isinstance(tiers, GpuTiers)
         weight_bytes = sum(block.n_bytes for block in tiers.where.blocks)
-        expected = functools.cache(lambda n_tokens: pass_of(model, kv, n_tokens))
+        expected = functools.cache(lambda n_tokens, skip: pass_of(model, kv, n_tokens, skip=skip))
         yield Resident(path, tiers.where.plan.vram_bytes, weight_bytes, expected)
 
 
@@ -197,11 +207,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def pass_of(
-    model: Transformer, kv: Any, n_tokens: int, cancel: CancelToken = GO_ON
+    model: Transformer, kv: Any, n_tokens: int, cancel: CancelToken = GO_ON, skip: SkipSet = NOTHING
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits of so many tokens from the beginning, and of one after them."""
-    prompt = model.logits(model.hidden(IDS[:n_tokens], 0, kv, cancel), cancel)
-    step = model.logits(model.hidden(IDS[n_tokens : n_tokens + 1], n_tokens, kv, cancel), cancel)
+    prompt = model.logits(model.hidden(IDS[:n_tokens], 0, kv, cancel, skip), cancel)
+    step = model.logits(model.hidden(IDS[n_tokens : n_tokens + 1], n_tokens, kv, cancel, skip), cancel)
     return prompt, step
 
 
@@ -216,11 +226,11 @@ class Driver:
         self.exact = exact and not self.tiers.where.plan.cpu_attention
         self.whole, self.n_bytes = resident.vram_bytes, resident.weight_bytes
 
-    def check_pass(self, n_tokens: int) -> None:
+    def check_pass(self, n_tokens: int, skip: SkipSet = NOTHING) -> None:
         head_on_gpu = self.tiers.where.head_on_gpu
-        logits = pass_of(self.model, self.kv, n_tokens)
+        logits = pass_of(self.model, self.kv, n_tokens, skip=skip)
         exact = self.exact and head_on_gpu and self.tiers.where.head_on_gpu
-        for ours, theirs in zip(logits, self.expected(n_tokens), strict=True):
+        for ours, theirs in zip(logits, self.expected(n_tokens, skip), strict=True):
             if exact:
                 assert np.array_equal(ours, theirs)
             else:
@@ -267,6 +277,15 @@ class Driver:
         match rng.choice(ACTIONS):
             case "pass":
                 self.check_pass(n_tokens)
+            case "drafts":  # which leave out what others do not
+                for _ in range(rng.randint(1, 3)):
+                    self.check_pass(n_tokens, rng.choice(LEFT_OUT))
+            case "leave out":
+                skip = rng.choice(LEFT_OUT)
+                self.tiers.leave_out(skip)
+                self.check_pass(n_tokens, skip)
+                shown, blocks = self.tiers.snapshot(), self.tiers.where.host.layer_blocks
+                assert shown.skipped == {blocks[number].index for number in skip}
             case "stop":
                 self.stop_pass(n_tokens, rng.randint(0, 12))
             case "change":
@@ -302,6 +321,7 @@ class Driver:
 
 ACTIONS = (
     *("pass", "pass", "stop", "change", "change", "pump", "settle", "memory is short"),
+    *("drafts", "leave out", "leave out"),
     *("GPU memory is short", "GPU memory is full", "disk fails"),
 )
 
@@ -321,7 +341,7 @@ def test_whatever_happens(
         options["vram_budget"] = Budget(resident.vram_bytes - rng.randrange(resident.weight_bytes // 2))
     with opened_on(CrowdedDevice(device, world), resident.path, **options) as model:
         driver = Driver(model, world, resident, exact=executor is ExecutorChoice.STREAM)
-        for _ in range(8):
+        for _ in range(10):
             driver.act(rng)
         driver.check_pass(rng.randint(1, LONGEST))
         if seed % 2:

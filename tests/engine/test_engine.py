@@ -10,6 +10,8 @@ import pytest
 from engine import (
     BudgetError,
     ContextError,
+    DecodingOptions,
+    DraftKind,
     Engine,
     EngineError,
     EngineState,
@@ -23,6 +25,7 @@ from engine import (
     TemplateError,
     Tier,
     TierSnapshot,
+    parse_skip,
 )
 from tests.engine.asking import GREEDY, streamed, user, wait, wait_for
 from tests.engine.tiers.faulty_disk import nothing_leaks, refuse_direct_reads, spoil
@@ -417,3 +420,47 @@ def test_ten_turns_with_a_real_model_compute_only_their_new_ids(engine: Engine, 
         wait_for(lambda: engine.snapshot.state is EngineState.READY)
         known = engine.snapshot.context_used
         messages = (*messages, Message("assistant", reply.text), Message("user", f"And number {turn}? 再说"))
+
+
+# -- less work for a token
+
+
+def test_what_leaving_blocks_out_does_is_published_when_it_is_known(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model, context=512, threads=1))
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    assert engine.snapshot.calibration is None
+    decoding = DecodingOptions(skip=parse_skip("blk.1.ffn"))
+    request = Request(messages=user("hello"), sampling=GREEDY, decoding=decoding, max_tokens=4)
+    reply = wait(engine.ask(request))
+    assert reply.error is None
+    assert reply.stats.skipped_blocks == 1
+    known = engine.snapshot.calibration
+    assert known is not None
+    assert known.effect(frozenset({3})) == reply.stats.skip_effect
+    engine.unload()
+    wait_for(lambda: engine.snapshot.state is EngineState.EMPTY)
+    assert engine.snapshot.calibration is None
+
+
+def test_a_draft_model_is_published_and_drafts(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model, context=512, threads=1, draft_model=chat_model))
+    wait_for(lambda: engine.snapshot.state is EngineState.READY)
+    drafting = engine.snapshot.draft_model
+    assert drafting is not None
+    assert drafting.path == chat_model
+    plain = wait(engine.ask(Request(messages=user("hello"), sampling=GREEDY, max_tokens=20)))
+    decoding = DecodingOptions(draft=DraftKind.MODEL, draft_k=3)
+    request = Request(messages=user("hello"), sampling=GREEDY, decoding=decoding, max_tokens=20)
+    drafted = wait(engine.ask(request))
+    assert drafted.text == plain.text
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted_tokens > 0
+
+
+def test_a_choice_that_cannot_be_had_ends_the_reply_in_a_line(engine: Engine, chat_model: Path) -> None:
+    engine.load(LoadOptions(chat_model, context=512, threads=1))
+    decoding = DecodingOptions(skip=parse_skip("blk.99"))
+    reply = wait(engine.ask(Request(messages=user("hello"), decoding=decoding)))
+    assert reply.finish_reason is FinishReason.ERROR
+    assert "blk.99" in str(reply.error)
+    assert wait(engine.ask(Request(messages=user("hello"), max_tokens=2))).error is None

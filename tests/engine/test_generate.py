@@ -45,7 +45,7 @@ def run(
     ids = []
     while True:
         try:
-            ids.append(next(loop))
+            ids.append(next(loop).token_id)
         except StopIteration as end:
             return ids, end.value, progress
 

@@ -10,7 +10,8 @@ import pytest
 from engine.cancel import CancelToken
 from engine.config import Precision
 from engine.errors import CancelledError
-from engine.evaluate import compare_with_reference, read_reference
+from engine.measuring.evaluate import compare_with_reference
+from engine.measuring.reference_file import read_reference
 from engine.model import Transformer
 from kernels.quant_types import QuantType
 from tests.engine.conftest import open_numpy

@@ -11,7 +11,7 @@ import pytest
 from app.__main__ import main
 from app.locations import rates_file
 from engine import CancelToken, DeviceError, GpuRates, GpuSearch
-from engine.benchmark_gpu import Ceilings, Searched
+from engine.measuring.benchmark_gpu import Ceilings, Searched
 from engine.tiers import probe
 from engine.tiers.rates import GpuMeasured, LinkRates
 from kernels.quant_types import QuantType

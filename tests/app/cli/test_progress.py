@@ -48,3 +48,22 @@ def test_a_bar_that_was_cleared_leaves_the_line_to_others() -> None:
     assert stream.getvalue() == written
     bar.update("a", 1, 2)
     assert stream.getvalue() != written
+
+
+def test_what_takes_minutes_says_when_it_will_end() -> None:
+    stream = Terminal()
+    bar = ProgressBar(stream)
+    bar.share("measuring", 0.0)
+    bar.close()
+    assert "measuring: 0%\r" in stream.getvalue(), "too early to tell"
+    bar.share("measuring", 0.5)
+    assert stream.getvalue().endswith("measuring: 50%, 1 s left")
+
+
+def test_what_takes_minutes_is_told_once_where_nobody_watches() -> None:
+    stream = io.StringIO()
+    bar = ProgressBar(stream)
+    for done in (0.0, 0.5, 1.0):
+        bar.share("measuring", done)
+    bar.close()
+    assert stream.getvalue() == "tiercel: measuring\n"

@@ -12,7 +12,16 @@ import pytest
 from app.__main__ import main
 from app.cli.progress import ProgressBar
 from app.cli.run import _await
-from engine import Engine, GenerationStats, Reply, ReplyStatus, Request
+from engine import (
+    DecodingOptions,
+    DraftKind,
+    Engine,
+    GenerationStats,
+    Reply,
+    ReplyStatus,
+    Request,
+    parse_skip,
+)
 from kernels.cuda.devices import NoDevice
 from tests.app.tiers.models import REASON, gpu_tiers
 from tests.fakes import FakeEngine, Script
@@ -98,6 +107,12 @@ def test_json_has_the_promised_keys(
         "nvme_read_bytes",
         "h2d_bytes",
         "stall_ms",
+        "drafted_tokens",
+        "accepted_tokens",
+        "acceptance",
+        "drafts_at_once",
+        "skipped_blocks",
+        "perplexity_change",
         "seed",
     }
     assert (result["finish_reason"], result["completion_tokens"], result["seed"]) == ("length", 6, 7)
@@ -153,6 +168,50 @@ def test_line_ends_and_marks_of_other_systems_are_no_part_of_a_piped_prompt(
     plain = run_json(capsys, "-m", tiny)
     pipe(monkeypatch, b"\xef\xbb\xbfhello world\r\n")
     assert run_json(capsys, "-m", tiny)["prompt_tokens"] == plain["prompt_tokens"]
+
+
+def test_a_benchmark_is_greedy_and_ends_with_a_table(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    engines: list[FakeEngine] = []
+    monkeypatch.setattr("app.cli.run.Engine", lambda: engines.append(FakeEngine()) or engines[-1])
+    assert main(["run", "-m", tiny, "-p", "hello", "--benchmark"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "Hello from the script.\n"
+    assert [line.split()[0] for line in shown.err.splitlines()] == [
+        "prompt",
+        "reply",
+        "first",
+        "total",
+        "seed",
+    ]
+    assert main(["run", "-m", tiny, "-p", "hello", "--benchmark", "--temperature", "0.5"]) == 0
+    temperatures = [request.sampling.temperature for each in engines for request in each.requests]
+    assert temperatures == [0.0, 0.5]
+
+
+def test_how_tokens_are_computed_reaches_the_engine(
+    tiny: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe(monkeypatch, b"")
+    engines: list[FakeEngine] = []
+    monkeypatch.setattr("app.cli.run.Engine", lambda: engines.append(FakeEngine()) or engines[-1])
+    assert main(["run", "-m", tiny, "-p", "hello", "--draft=ngram", "--draft-k=3", "--skip=blk.1"]) == 0
+    (request,) = engines[0].requests
+    assert request.decoding == DecodingOptions(parse_skip("blk.1"), DraftKind.NGRAM, 3)
+    assert "drafts taken (75%)" in capsys.readouterr().err
+
+
+def test_measuring_what_can_be_left_out_is_shown() -> None:
+    stream = Terminal()
+    reply = Reply(Request())
+    reply.update(ReplyStatus.CALIBRATE, GenerationStats(calibrated_share=0.25))
+    engine = Engine()
+    bar = ProgressBar(stream)
+    _await(engine, reply, 0, bar)
+    engine.close()
+    assert "measuring what leaving blocks out does, once: 25%, 1 s left" in stream.getvalue()
 
 
 def test_a_long_prompt_shows_how_far_it_is_read() -> None:

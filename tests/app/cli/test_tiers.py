@@ -55,6 +55,26 @@ def test_json_is_one_object_whose_blocks_are_those_of_the_file(
     assert result["links"][0]["nvme_read_bytes"] > 0
 
 
+def test_blocks_that_are_left_out_are_marked_and_nothing_of_them_is_read(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--json") == 0
+    before = json.loads(capsys.readouterr().out)
+    assert (before["skipped_blocks"], before["skipped_bytes"]) == (0, 0)
+    assert run(tiny, "--json", "--skip", "blk.2,blk.4.ffn") == 0
+    result = json.loads(capsys.readouterr().out)
+    skipped = [block["name"] for block in result["blocks"] if block["skipped"]]
+    assert skipped == ["blk.2 attention", "blk.2 feed_forward", "blk.4 feed_forward"]
+    left_out = sum(block["bytes"] for block in result["blocks"] if block["skipped"])
+    assert (result["skipped_blocks"], result["skipped_bytes"]) == (3, left_out)
+    assert result["pass_bytes"] == before["pass_bytes"] - left_out
+
+
+def test_the_text_says_how_much_is_left_out(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--skip", "blk.2") == 0
+    assert "· skipped 2 of 12, " in capsys.readouterr().out
+
+
 def test_watching_prints_objects_one_in_a_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny, "--json", "--watch") == 0
     lines = capsys.readouterr().out.splitlines()

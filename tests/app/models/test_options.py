@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from app import locations
-from app.models.options import Chosen, load_options
-from app.settings import ModelSettings, Settings
-from engine import Budget, ExecutorChoice, KVType, PlaceRule
+from app.model_settings import ModelSettings
+from app.models.options import Chosen, decoding_options, draft_model_of, keep_decoding, load_options
+from app.settings import Settings
+from engine import Budget, DecodingOptions, DraftKind, ExecutorChoice, KVType, PlaceRule, parse_skip
 
 PATH = Path("/m/a.gguf")
 
@@ -50,3 +51,37 @@ def test_nothing_said_leaves_the_device_to_the_engine(home: Path) -> None:
     options = load_options(Settings(), PATH)
     assert (options.device, options.vram_budget, options.kv_type) == (None, None, KVType.F16)
     assert options.cache_dir == locations.cache_dir() == home / "tiercel" / "cache"
+
+
+SMALL = Path("/m/small.gguf")
+REMEMBERED = DecodingOptions(parse_skip("kl=0.05"), DraftKind.MODEL, 4)
+
+
+def test_how_a_model_computes_is_remembered_for_it_alone() -> None:
+    settings = Settings(models=keep_decoding(Settings(greedy=True), PATH, REMEMBERED, SMALL))
+    assert decoding_options(settings, PATH) == REMEMBERED
+    assert load_options(settings, PATH).draft_model == SMALL
+    other = Path("/m/b.gguf")
+    assert decoding_options(settings, other) == DecodingOptions()
+    assert load_options(settings, other).draft_model is None
+    off = Settings(models=keep_decoding(settings, PATH, DecodingOptions(), SMALL))
+    assert decoding_options(off, PATH) == DecodingOptions()
+    assert load_options(off, PATH).draft_model is None, "one that does not draft takes no memory"
+    assert draft_model_of(off, PATH) == SMALL, "but is remembered"
+
+
+def test_what_the_command_line_says_of_computing_goes_before_what_is_remembered() -> None:
+    settings = Settings(models=keep_decoding(Settings(), PATH, REMEMBERED, SMALL))
+    said = Chosen(decoding={"skip": None, "draft": DraftKind.NGRAM})
+    assert decoding_options(settings, PATH, said) == DecodingOptions(None, DraftKind.NGRAM, 4)
+    assert load_options(settings, PATH, said).draft_model is None
+    larger = Chosen(decoding={"draft": DraftKind.MODEL}, draft_model=Path("/m/l.gguf"))
+    assert load_options(settings, PATH, larger).draft_model == Path("/m/l.gguf")
+    assert decoding_options(settings, PATH, said.without_decoding()) == REMEMBERED
+    assert draft_model_of(settings, PATH, larger.without_decoding()) == SMALL
+
+
+def test_what_is_kept_of_a_model_besides_stays() -> None:
+    own = ModelSettings(context=7, draft=DraftKind.SELF)
+    kept = keep_decoding(Settings(models={str(PATH): own}), PATH, DecodingOptions(), None)
+    assert kept == {str(PATH): ModelSettings(context=7)}

@@ -341,6 +341,18 @@ HOSTILE: dict[str, tuple[object, str]] = {
     "statistics of words": (_changed(2, stats={"prompt_tokens": "many"}), "prompt_tokens is 'many'"),
     "sampling out of range": (_changed(2, sampling={"temperature": -1}), "temperature is -1"),
     "sampling of words": (_changed(2, sampling={"temperature": "hot"}), "makes no sense"),
+    "a draft by nobody": (_changed(2, decoding={"draft": "magic"}), "'magic' is not a valid DraftKind"),
+    "too many drafts": (_changed(2, decoding={"draft_k": 99}), "draft_k is 99"),
+    "half a draft": (_changed(2, decoding={"draft_k": 1.5}), "draft_k is '1.5'"),
+    "nothing to skip": (_changed(2, decoding={"skip": "magic"}), "says nothing that can be skipped"),
+    "a number to skip": (_changed(2, decoding={"skip": 3}), "skip is '3'"),
+    "an effect of words": (_changed(2, stats={"skip_effect": "none"}), "skip_effect is 'none'"),
+    "an effect of no blocks": (_changed(2, stats={"skip_effect": {"skipped": [-1]}}), "leaves out [-1]"),
+    "half an effect": (_changed(2, stats={"skip_effect": {"skipped": [1]}}), "kl of skip_effect is 'None'"),
+    "an effect beyond numbers": (
+        _changed(2, stats={"skip_effect": {"skipped": [], "kl": 10**400}}),
+        "kl of skip_effect is '1000",
+    ),
     "no attachments": (_changed(1, attachments=None), "has no `attachments`"),
     "an attachment of numbers": (_changed(1, attachments=[{"kind": 1}]), "`kind` that is not text"),
 }

@@ -15,6 +15,7 @@ from app.store.db import open_beside
 from app.store.migrations import NewerDatabaseError, migrate
 from app.store.schema import MIGRATIONS
 from app.store.search import cjk_spaced
+from engine import DecodingOptions, DraftKind, Overflow
 
 ONE = "CREATE TABLE a (x); INSERT INTO a VALUES (1);"
 TWO = """
@@ -136,6 +137,24 @@ def test_conversations_of_version_1_survive(tmp_path: Path) -> None:
     assert store.close() and not store.notice
 
 
+def test_conversations_of_version_2_survive(tmp_path: Path) -> None:
+    store = Store(old_file(tmp_path / "c.db", 2))
+    store.start()
+    (info,) = store.conversations()
+    conversation = store.load(info)
+    question, reply = conversation.turns
+    assert (info.persona, conversation.system, conversation.overflow) == ("Terse", "be brief", Overflow.STOP)
+    assert [part.text for part in question.attachments] == ["a note"]
+    assert (reply.made_by["threads"], reply.stats.completion_tokens) == (2, 2)
+    assert reply.sampling is not None and reply.sampling.temperature == 0.25
+    assert (reply.decoding, reply.stats.skip_effect, reply.stats.drafted_tokens) == (None, None, 0)
+    reply.decoding = DecodingOptions(draft=DraftKind.NGRAM)
+    store.finish(reply)
+    assert store.flush(5)
+    assert store.load(info).turns == conversation.turns
+    assert store.close() and not store.notice
+
+
 def test_a_copy_of_version_1_is_made_first(tmp_path: Path) -> None:
     path = old_file(tmp_path / "c.db", 1)
     open_beside(path).close()
@@ -146,11 +165,14 @@ def test_a_copy_of_version_1_is_made_first(tmp_path: Path) -> None:
     copy.close()
 
 
-def test_the_fixture_is_what_step_1_makes(tmp_path: Path, connection: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_fixtures_are_what_the_steps_make(
+    tmp_path: Path, connection: sqlite3.Connection, version: int
+) -> None:
     """A step that was shipped is never edited; this fails when one is."""
-    migrate(connection, None, MIGRATIONS[:1])
+    migrate(connection, None, MIGRATIONS[:version])
     tables = "SELECT type, name, sql FROM sqlite_schema ORDER BY name"
-    file = sqlite3.connect(old_file(tmp_path / "old.db", 1))
+    file = sqlite3.connect(old_file(tmp_path / "old.db", version))
     assert file.execute(tables).fetchall() == connection.execute(tables).fetchall()
     file.close()
 

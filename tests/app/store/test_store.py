@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 import app.store.store as store_module
 from app.conversation import Conversation, TurnStatus
 from app.store import Store
-from engine import GenerationStats, SamplingParams
+from engine import DecodingOptions, DraftKind, GenerationStats, SamplingParams, SkipEffect, parse_skip
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -48,6 +50,31 @@ def test_a_conversation_is_read_as_it_was_written(store: Store) -> None:
     (info,) = store.conversations()
     assert info.title == "Question?"
     assert store.load(info).turns == conversation.turns
+
+
+EFFECT = SkipEffect(frozenset({3, 8}), 0.02, 0.012, 0.008, 0.016, 0.97)
+
+
+def test_how_a_reply_was_computed_and_what_that_gave_is_kept(store: Store) -> None:
+    conversation = chat(store)
+    reply = conversation.turns[-1]
+    reply.decoding = DecodingOptions(parse_skip("blk.1.ffn,blk.4.attn"), DraftKind.SELF, draft_k=4)
+    reply.stats = replace(reply.stats, drafted_tokens=9, accepted_tokens=7, skip_effect=EFFECT)
+    store.finish(reply)
+    assert store.flush(5)
+    (info,) = store.conversations()
+    assert store.load(info).turns == conversation.turns
+
+
+def test_an_effect_beyond_all_bounds_is_not_kept(store: Store) -> None:
+    conversation = chat(store)
+    reply = conversation.turns[-1]
+    endless = replace(EFFECT, perplexity_change=math.inf)
+    reply.stats = replace(reply.stats, skipped_blocks=2, skip_effect=endless)
+    store.finish(reply)
+    assert store.flush(5)
+    (info,) = store.conversations()
+    assert store.load(info).turns[-1].stats == replace(reply.stats, skip_effect=None)
 
 
 def test_the_whole_tree_is_loaded_and_the_last_line_shown(store: Store) -> None:

@@ -6,7 +6,17 @@ from hypothesis import strategies as st
 
 from app.conversation import Attachment, Conversation, Turn, TurnStatus
 from app.store.rows import tree_of
-from engine import GenerationStats, Overflow, SamplingParams
+from engine import (
+    MOST_DRAFTS,
+    DecodingOptions,
+    DraftKind,
+    GenerationStats,
+    Overflow,
+    SamplingParams,
+    SkipChoice,
+    SkipEffect,
+    SkipRule,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 _SAMPLING = st.builds(
@@ -15,7 +25,26 @@ _SAMPLING = st.builds(
     top_k=st.integers(0, 99),
     seed=st.none() | st.integers(0, 2**62),
 )
-_STATS = st.builds(GenerationStats, prompt_tokens=st.integers(0, 9999), decode_s=st.floats(0, 1e6))
+_BLOCKS = st.frozensets(st.integers(0, 200), min_size=1, max_size=9)
+_SKIP = st.builds(
+    SkipChoice, st.sampled_from([SkipRule.COSINE, SkipRule.KL]), st.sampled_from([0.0, 0.05, 0.98, 1.0])
+) | st.builds(SkipChoice, st.just(SkipRule.BLOCKS), blocks=_BLOCKS)
+_DECODING = st.builds(
+    DecodingOptions,
+    skip=st.none() | _SKIP,
+    draft=st.sampled_from(DraftKind),
+    draft_k=st.none() | st.integers(1, MOST_DRAFTS),
+    exit_layer=st.none() | st.integers(1, 200),
+)
+_FRACTION = st.floats(-1, 1e6)
+_EFFECT = st.builds(SkipEffect, _BLOCKS, _FRACTION, _FRACTION, _FRACTION, _FRACTION, _FRACTION)
+_STATS = st.builds(
+    GenerationStats,
+    prompt_tokens=st.integers(0, 9999),
+    decode_s=st.floats(0, 1e6),
+    drafted_tokens=st.integers(0, 99),
+    skip_effect=st.none() | _EFFECT,
+)
 _ATTACHMENT = st.builds(Attachment, st.sampled_from(["file", "paste"]), TEXT, TEXT)
 _STATUS = st.sampled_from([TurnStatus.DONE, TurnStatus.CANCELLED, TurnStatus.ERROR])
 
@@ -47,6 +76,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
                 parent,
                 draw(TEXT) if is_reply else "",
                 draw(st.none() | _SAMPLING),
+                draw(st.none() | _DECODING),
                 draw(_STATS) if is_reply else GenerationStats(),
                 draw(st.dictionaries(TEXT, st.integers() | TEXT, max_size=2)) if is_reply else {},
                 tuple(draw(st.lists(_ATTACHMENT, max_size=2))),

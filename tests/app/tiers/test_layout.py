@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tiers.layout import GUTTER, Activity, Cell, cell, map_lines, strip_groups, worst
+from app.tiers.layout import GUTTER, Activity, Cell, Use, cell, map_lines, strip_groups, worst
 from tests.app.tiers.models import blocks
 
 WIDTHS = st.integers(min_value=20, max_value=200)
@@ -52,7 +52,18 @@ def test_a_folded_cell_tells_that_part_of_it_is_in_a_faster_tier() -> None:
 def test_every_state_reads_without_colour() -> None:
     states = [cell("V"), cell("R"), cell("N"), cell("N", Activity.STAGED), cell("N", Activity.ACTIVE)]
     states += [cell("N", Activity.MOVING, eighths) for eighths in range(8)]
+    states += [cell("R", use=Use.NOTHING)]
     assert len({one.glyph for one in states}) == len(states)
+
+
+def test_what_is_left_out_counts_only_where_all_is() -> None:
+    out, used = cell("N", use=Use.NOTHING), cell("R")
+    assert worst([out, out]).glyph == "·"
+    part = worst([out, used])
+    assert (part.glyph, part.use, part.skipped) == ("R", Use.PART, False)
+    assert worst([out, cell("N", Activity.ACTIVE)]).glyph == "▶"
+    assert cell("R", Activity.STAGED, use=Use.NOTHING).glyph == "·", "what nobody waits for"
+    assert cell("R", Activity.MOVING, 4, use=Use.NOTHING).glyph == "▄", "its place goes to another"
 
 
 def test_a_run_begins_at_a_round_number_of_layers() -> None:

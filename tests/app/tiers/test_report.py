@@ -19,6 +19,7 @@ from app.tiers.words import (
     limit_words,
     moving_words,
     settling_words,
+    skipped_words,
     tier_numbers,
     wait_words,
     waiting_words,
@@ -509,6 +510,30 @@ def test_hostile_names_and_events_reach_no_terminal() -> None:
     assert "\x1b" not in "\n".join(as_lines(report, 100))
 
 
+def test_what_is_left_out_is_marked_and_no_pass_needs_it() -> None:
+    placed = tiers(active=None, in_flight=())
+    before = TierWatch().feed(snapshot(placed))
+    left_out = frozenset({1, 4, 6})
+    watch = TierWatch()
+    report = watch.feed(snapshot(replace(placed, skipped=left_out)))
+    assert {index for index, each in enumerate(report.cells) if each.skipped} == left_out
+    n_bytes = sum(placed.blocks[index].n_bytes for index in left_out)
+    assert (report.skipped_bytes, report.pass_bytes) == (n_bytes, before.pass_bytes - n_bytes)
+    assert "left out of every pass" in why_there(report, 4)
+    assert "left out" not in why_there(report, 2)
+    text = "\n".join(as_lines(report, 100))
+    assert "· skipped 3 of 64, 5% of bytes" in text
+    assert [block["skipped"] for block in as_json(report)["blocks"]].count(True) == 3  # type: ignore[attr-defined]
+    assert skipped_words(before) == ""
+    again = watch.feed(snapshot(placed))
+    assert not any(each.skipped for each in again.cells), "all are used again"
+
+
+def test_reads_of_a_plan_that_was_made_before_are_no_negative_hits() -> None:
+    placed = tiers(blocks(1, heads=1), pass_read_bytes=10**12)
+    assert TierWatch().feed(snapshot(replace(placed, skipped=frozenset({1, 2})))).hit_rate == 0.0
+
+
 def test_json_has_the_promised_keys() -> None:
     result = as_json(watched(running(100)))
     assert result.keys() == {
@@ -524,6 +549,8 @@ def test_json_has_the_promised_keys() -> None:
         "compute",
         "passes",
         "pass_bytes",
+        "skipped_blocks",
+        "skipped_bytes",
         "pass_read_bytes",
         "pass_copy_bytes",
         "hit_rate",

@@ -334,6 +334,45 @@ async def test_folded_cells_of_memory_and_gpu_have_a_colour_of_their_own() -> No
         assert styles == {strip.get_component_rich_style("tier-map--mixed-vram")}
 
 
+async def test_what_is_left_out_has_a_shape_and_a_colour_of_its_own() -> None:
+    left_out = frozenset({3, 4, 5})
+    placed = tiers(active=None, in_flight=(), skipped=left_out)
+    for theme in ("kestrel", "terminal"):
+        async with hosted(tier_map := TierMap(widest_cell=2), size=(80, 30), theme=theme) as pilot:
+            tier_map.show(TierWatch().feed(snapshot(placed)))
+            await pilot.pause()
+            assert "".join(drawn(tier_map)).count("·") == len(left_out)
+            segments = [each for y in range(tier_map.size.height) for each in tier_map.render_line(y)]
+            marked = {each.style for each in segments if "·" in each.text}
+            assert marked == {tier_map.get_component_rich_style("tier-map--skipped")}
+
+
+async def test_panel_and_strip_say_how_much_is_left_out() -> None:
+    placed = tiers(active=None, in_flight=(), skipped=frozenset({3, 4}))
+    panel, strip = TierPanel(), TierStrip()
+    async with hosted(strip, panel, size=(100, 40)) as pilot:
+        for widget in (panel, strip):
+            widget.show(snapshot(placed, state=EngineState.READY))
+        await pilot.pause()
+        text = "\n".join(seen(pilot))
+        assert "· skipped 2 of 64, " in text
+        assert "skip 2" in seen(pilot)[1]
+        for widget in (panel, strip):
+            widget.show(snapshot(replace(placed, skipped=frozenset()), state=EngineState.READY))
+        await pilot.pause()
+        assert "skip" not in "\n".join(seen(pilot))
+
+
+async def test_a_cell_of_several_blocks_of_which_some_are_left_out_keeps_its_letter() -> None:
+    placed = tiers(blocks(126), active=None, in_flight=(), skipped=frozenset({1}))
+    async with hosted(strip := TierMap("strip"), size=(60, 10)) as pilot:
+        strip.show(TierWatch().feed(snapshot(placed)))
+        await pilot.pause()
+        segments = list(strip.render_line(0))
+        (part,) = (s for s in segments if s.style == strip.get_component_rich_style("tier-map--skipped"))
+        assert part.text.strip().lower() in "rn"
+
+
 # -- three tiers
 
 

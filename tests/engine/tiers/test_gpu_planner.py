@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -353,3 +354,50 @@ def test_the_longest_step_is_what_its_kernels_take() -> None:
 def test_a_tied_head_is_the_embedding() -> None:
     plan = plan_tiers(TIED, SIZES_TIED, GB, GB, RATES)
     assert plan.vram == {block.index for block in TIED}
+
+
+# -- blocks that passes leave out
+
+
+@settings(deadline=None)
+@given(cases(), st.randoms(use_true_random=False))
+def test_what_is_left_out_has_only_the_place_that_others_leave(
+    case: tuple[Sequence[Block], GpuSizes, int, int, Rates | None], rng: Random
+) -> None:
+    plan = try_plan(case)
+    if plan is None:
+        return
+    _, sizes, vram, ram, _ = case
+    layers = list(plan.layer_blocks)
+    idle = frozenset(rng.sample(layers, rng.randint(0, len(layers))))
+    without = try_plan(case, like=plan, idle=idle)
+    if (
+        without is None
+    ):  # what leaves GPU memory would have to be read from disk, and there is no memory for it
+        return
+    assert without.vram_bytes <= vram
+    assert without.host.ram_bytes + len(without.cpu_attention) * sizes.host_kv_layer_bytes <= ram
+    assert without.vram.isdisjoint(without.host.resident)
+    assert without.vram | without.host.resident | set(without.host.streamed) >= set(layers)
+    if without.ring_bytes == plan.ring_bytes:
+        assert without.vram - idle >= plan.vram - idle
+    if without.vram & idle:  # what room is left is too little for any other
+        on_cpu = {layers[2 * layer] for layer in without.cpu_attention}
+        assert without.vram >= set(layers) - idle - on_cpu
+    again = try_plan(case, like=plan)
+    assert again is not None
+    assert again.vram == plan.vram
+    assert try_plan(case, like=plan, idle=idle) == without
+
+
+def test_a_quarter_left_out_of_a_model_that_is_streamed_by_half() -> None:
+    case = (LLAMA_70B, SIZES_70B_SHORT, 24 * GB, PLENTY, RATES)
+    plan = plan_tiers(*case, executor=ExecutorChoice.STREAM)
+    layers = plan.layer_blocks
+    idle = frozenset(index for n, index in enumerate(layers) if n // 2 % 4 == 2)
+    without = plan_tiers(*case, executor=ExecutorChoice.STREAM, like=plan, idle=idle)
+    streamed = sum(LLAMA_70B[index].n_bytes for index in plan.streamed)
+    left = sum(LLAMA_70B[index].n_bytes for index in without.streamed - idle)
+    assert left < 0.55 * streamed
+    assert plan.predicted_decode_s is not None and without.predicted_decode_s is not None
+    assert plan.predicted_decode_s > 1.6 * without.predicted_decode_s

@@ -251,3 +251,65 @@ def test_blocks_that_may_stay_but_are_apart_do_not() -> None:
     everything, apart = frozenset(block.index for block in LARGE), frozenset({0, 3})
     for among in (everything, frozenset(range(10))):
         assert plan(LARGE, 60 * 10**9, RATES, among=among, apart=apart).resident == among - apart
+
+
+# -- blocks that passes leave out
+
+
+@st.composite
+def models_and_idle(draw: st.DrawFn) -> tuple[tuple[Block, ...], Among, frozenset[int]]:
+    blocks, among = draw(models_and_residents())
+    layers = [block.index for block in blocks if block.layer is not None]
+    return blocks, among, draw(st.frozensets(st.sampled_from(layers)))
+
+
+@settings(deadline=None)
+@given(models_and_idle(), shares)
+def test_idle_blocks_give_their_places_to_others_and_nothing_else_moves(
+    case: tuple[tuple[Block, ...], Among, frozenset[int]], share: float
+) -> None:
+    blocks, among, idle = case
+    budget = int(memory_of(blocks) * share)
+    base = try_plan(blocks, budget, among)
+    if base is None:
+        return
+    chosen = plan(blocks, budget, RATES, among=among, idle=idle)
+    assert chosen.ram_bytes == chosen.resident_bytes + chosen.slots * chosen.slot_bytes <= budget
+    assert chosen.resident_bytes == memory_of([blocks[index] for index in chosen.resident])
+    assert among is None or chosen.resident <= among
+    assert base.resident - idle <= chosen.resident, "who is used stays"
+    assert (chosen.resident - base.resident).isdisjoint(idle), "who is idle does not come"
+    used = [block.index for block in blocks if block.kind is not BlockKind.EMBEDDING]
+    assert list(chosen.streamed) == [index for index in used if index not in chosen.resident]
+    assert chosen.slots == base.slots
+    assert all(slot_bytes_for(blocks[index]) <= chosen.slot_bytes for index in chosen.streamed)
+    assert chosen.read_bytes == sum(blocks[index].n_bytes for index in chosen.streamed if index not in idle)
+    assert chosen.read_bytes <= sum(blocks[index].n_bytes for index in base.streamed if index not in idle)
+    if base.resident.isdisjoint(idle) or not base.streamed:
+        assert chosen.resident == base.resident
+    assert chosen.predicted_decode_s is not None
+    assert base.predicted_decode_s is not None
+    assert chosen.predicted_decode_s <= base.predicted_decode_s
+
+
+def test_twenty_of_eighty_layers_left_out_leave_a_third_less_to_read() -> None:
+    idle = frozenset(block.index for block in LARGE if block.layer is not None and block.layer % 4 == 1)
+    for share in (0.3, 0.5):
+        budget = int(memory_of(LARGE) * share)
+        base, chosen = plan(LARGE, budget, RATES), plan(LARGE, budget, RATES, idle=idle)
+        weigh = sum(LARGE[index].n_bytes for index in idle)
+        # Wherever they were: what they weigh is not read, but for what a few slots do not even out.
+        assert base.read_bytes - chosen.read_bytes >= 0.93 * weigh
+
+
+def test_idle_blocks_that_nobody_needs_the_places_of_stay() -> None:
+    idle = frozenset({1, 2})
+    whole = plan(LARGE, memory_of(LARGE), RATES, idle=idle)
+    assert whole.resident == {block.index for block in LARGE}
+    assert whole.streamed == ()
+    # All others fit: of those that are left out as many stay as there is room for.
+    layers = frozenset(block.index for block in LARGE if block.layer is not None)
+    half = plan(LARGE, memory_of(LARGE) // 2, RATES, idle=layers)
+    assert half.read_bytes == 0
+    assert half.resident & layers
+    assert memory_of(LARGE) // 2 - half.ram_bytes < 2 * half.slot_bytes

@@ -52,6 +52,15 @@ def test_what_lies_ahead_stays_as_far_as_a_new_order_begins_alike() -> None:
     assert fill(ring) == []
 
 
+def test_what_a_pass_leaves_out_makes_room_for_what_comes_later() -> None:
+    ring = StagingOrder(4)
+    ring.follow([1, 2, 3, 4, 5, 6])
+    assert fill(ring) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    ring.follow([2, 4, 6])
+    assert fill(ring) == [(0, 6)]
+    assert [ring.take(block) for block in (2, 4, 6)] == [1, 3, 0]
+
+
 def test_a_block_that_is_not_ahead_is_aimed_at() -> None:
     ring = StagingOrder(2)
     ring.follow([1, 2, 3, 4])

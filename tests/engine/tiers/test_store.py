@@ -408,7 +408,7 @@ def test_a_ring_that_cannot_be_had_fails_the_pass_and_is_tried_again(
     with opened(paths["untied"], watch=watch) as model:
         watch.next = 1 << 40
         with monkeypatch.context() as patched:
-            patched.setattr("engine.tiers.store.Streamer", fail)
+            patched.setattr("engine.tiers.ring.Streamer", fail)
             for _ in range(2):
                 with pytest.raises(MemoryError):
                     all_logits(model)

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,11 +40,11 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @contextmanager
 def streaming(
-    paths: Sequence[Path], blocks: Sequence[Block], slots: int, **options: int
+    paths: Sequence[Path], blocks: Sequence[Block], slots: int, used: Set[int] | None = None, **options: int
 ) -> Iterator[Streamer]:
     files = DirectFiles(paths)
     slot_bytes = max(slot_bytes_for(block) for block in blocks)
-    streamer = Streamer(files, blocks, slots=slots, slot_bytes=slot_bytes, **options)
+    streamer = Streamer(files, blocks, slots=slots, slot_bytes=slot_bytes, used=used, **options)
     try:
         yield streamer
     finally:
@@ -255,6 +255,89 @@ def test_a_wait_is_ended_by_the_block_and_not_by_a_timer(
         gate.open()
         thread.join(10)
         assert results == [1]
+
+
+# -- passes that leave blocks out
+
+
+def test_only_blocks_that_are_used_are_read(paths: list[Path]) -> None:
+    blocks = pages(1, 2, 3, 4, 5)
+    with streaming(paths, blocks, 2, used={1, 4}) as streamer:
+        wait_until(lambda: streamer.in_flight == ((1, 1.0), (4, 1.0)))
+        for _ in range(3):
+            for wanted in (blocks[1], blocks[4]):
+                check(streamer, paths, wanted)
+        wait_until(lambda: streamer.in_flight == ((1, 1.0), (4, 1.0)))
+        assert streamer.stats.read_bytes == 4 * (2 + 5) * ALIGNMENT
+        assert streamer.stats.dropped_blocks == 0
+
+
+def test_of_what_is_ahead_that_which_comes_next_is_kept(paths: list[Path]) -> None:
+    blocks = pages(1, 1, 1, 1, 1)
+    with streaming(paths, blocks, 3) as streamer:
+        wait_until(lambda: streamer.in_flight == ((0, 1.0), (1, 1.0), (2, 1.0)))
+        streamer.follow({1, 2, 4})
+        wait_until(lambda: streamer.in_flight == ((1, 1.0), (2, 1.0), (4, 1.0)))
+        assert streamer.stats.read_bytes == 4 * ALIGNMENT
+        assert streamer.stats.dropped_blocks == 1
+        streamer.follow({0, 1, 2, 4})  # block 0 comes first again
+        wait_until(lambda: streamer.in_flight == ((0, 1.0), (1, 1.0), (2, 1.0)))
+        streamer.follow({0, 1, 2, 4})
+        assert streamer.stats.dropped_blocks == 4
+
+
+def test_in_the_middle_of_a_pass_reading_goes_on_from_there(paths: list[Path]) -> None:
+    blocks = pages(1, 1, 1, 1)
+    with streaming(paths, blocks, 2) as streamer:
+        check(streamer, paths, blocks[0])
+        wait_until(lambda: streamer.in_flight == ((1, 1.0), (2, 1.0)))
+        streamer.follow({0, 2, 3}, start=1)
+        wait_until(lambda: streamer.in_flight == ((2, 1.0), (3, 1.0)))
+        streamer.follow({0, 2}, start=4)
+        wait_until(lambda: streamer.in_flight == ((0, 1.0), (2, 1.0)))
+
+
+def test_where_nothing_is_used_nothing_is_read_and_all_can_be_had(paths: list[Path]) -> None:
+    blocks = pages(1, 2, 3)
+    with streaming(paths, blocks, 2, used=set()) as streamer:
+        for wanted in (blocks[2], blocks[0], blocks[0]):
+            check(streamer, paths, wanted)
+        assert streamer.in_flight == ()
+        assert streamer.stats.read_bytes == 5 * ALIGNMENT
+        streamer.follow({1})
+        check(streamer, paths, blocks[1])
+        streamer.follow(set())
+        assert streamer.in_flight == ()
+
+
+def test_a_slot_that_is_still_read_into_is_not_given_to_the_new_order(paths: list[Path], gate: Gate) -> None:
+    blocks = pages(1, 1, 1)
+    with streaming(paths, blocks, 2, depth=3) as streamer:
+        wait_until(lambda: sorted(gate.started) == [0, ALIGNMENT])
+        streamer.follow({2})
+        assert streamer.in_flight == ()
+        assert len(gate.started) == 2
+        gate.open()
+        check(streamer, paths, blocks[2])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_passes_with_any_sets_in_turn_get_the_bytes_of_the_file(
+    paths: list[Path], data: st.DataObject
+) -> None:
+    blocks = data.draw(some_blocks())
+    slots, depth = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    everything = [block.index for block in blocks]
+    with streaming(paths, blocks, slots, depth=depth, request_bytes=3 * ALIGNMENT) as streamer:
+        for used in data.draw(st.lists(st.frozensets(st.sampled_from(everything)), max_size=8)):
+            streamer.follow(used)
+            # Mostly what was said, to the end; now and then less, or something else, too.
+            other = data.draw(st.none() | st.frozensets(st.sampled_from(everything)))
+            for wanted in blocks:
+                if wanted.index in (used if other is None else other):
+                    check(streamer, paths, wanted)
+            assert {index for index, _ in streamer.in_flight} <= used
 
 
 # -- faults

@@ -1,0 +1,143 @@
+"""Which blocks the model leaves out when it drafts for itself: the set that promises the fastest reply.
+
+Knows calibrations and what blocks cost; does not draft. What a draft set does is proven by the drafts that
+are accepted: here it is only expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.cancel import CancelToken
+from engine.config import MOST_DRAFTS
+from engine.loading import LoadedModel
+from engine.skipping.calibrate import ensure_calibrated
+from engine.skipping.calibrated import Calibration
+from engine.skipping.grown_skips import leaves_too_little
+from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipRule, SkipSet
+from engine.tiers.blocks import BlockKind, weight_blocks
+
+_FAR = 8.0
+"""What a byte that has to be fetched costs against one that is near: disks against memory, and links against
+a GPU's memory, differ more than that, but part of the time is hidden."""
+_MOST_MEASURED = 4
+"""Sets that are measured because they promise more than those that were; each turns out to be less."""
+
+
+class BlockCosts(NamedTuple):
+    """What a pass costs, in any unit."""
+
+    layers: tuple[float, ...]
+    """Of each layer block, by number."""
+    rest: float
+    """Of what every pass needs: the head."""
+
+
+def block_costs(loaded: LoadedModel, near: SkipSet) -> BlockCosts:
+    """By the bytes that are read, those counted several times that a pass has to fetch."""
+    blocks = weight_blocks(loaded.weights.gguf, loaded.model.config)
+    layers = [block.n_bytes for block in blocks if block.layer is not None]
+    return BlockCosts(
+        layers=tuple(float(n) if number in near else n * _FAR for number, n in enumerate(layers)),
+        rest=float(sum(block.n_bytes for block in blocks if block.kind is BlockKind.HEAD)),
+    )
+
+
+def draft_set(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> SkipSet:
+    """The set whose drafts promise the most speed, be it less than without; NOTHING where none can draft.
+
+    Tried are the grown sets, and sets that leave out first what is not `near`; how often the drafts of a set
+    that was never measured agree is guessed from the sets that were.
+    """
+    best, most = NOTHING, 0.0
+    for skip in _candidates(calibration, costs, near):
+        gain = _gain(calibration, costs, skip)
+        if gain > most:
+            best, most = skip, gain
+    return best
+
+
+def measured_draft_set(
+    loaded: LoadedModel,
+    near: SkipSet,
+    conversation_ids: Sequence[int],
+    cancel: CancelToken,
+    on_progress: Callable[[float], None],
+) -> SkipSet:
+    """The same for a loaded model, which is calibrated where it was not yet, of sets that were measured only.
+
+    Empties the session where it measures. Raises as `ensure_calibrated`.
+    """
+    costs = block_costs(loaded, near)
+    calibration = ensure_calibrated(loaded, None, conversation_ids, cancel, on_progress)
+    for _ in range(_MOST_MEASURED):
+        skip = draft_set(calibration, costs, near)
+        if not skip or calibration.effect(skip) is not None:
+            return skip
+        choice = SkipChoice(SkipRule.BLOCKS, blocks=skip)
+        calibration = ensure_calibrated(loaded, choice, conversation_ids, cancel, on_progress)
+    measured = [effect.skipped for effect in calibration.effects]
+    return max(measured, key=lambda skip: _gain(calibration, costs, skip))
+
+
+def expected_gain(agreement: float, cost: float) -> float:
+    """Speed against plain decoding at the best number of drafts, which cost `cost` of a whole pass each.
+
+    The pass that verifies k drafts is taken to cost as much as one of a single id, as it does where weights
+    are read from memory.
+    """
+    gains = []
+    emitted = 1.0
+    for n_drafts in range(1, MOST_DRAFTS + 1):
+        emitted += agreement**n_drafts
+        gains.append(emitted / (1 + n_drafts * cost))
+    return max(gains)
+
+
+def _candidates(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> Iterator[SkipSet]:
+    yield from calibration.grown
+    alone = {block: calibration.effect(frozenset((block,))) for block in range(calibration.n_blocks)}
+    losses = {block: -log(max(effect.top1, 1e-9)) for block, effect in alone.items() if effect is not None}
+    # What is far goes first, and of each kind what costs most for the agreement that it takes.
+    order = sorted(losses, key=lambda block: (block in near, losses[block] / costs.layers[block]))
+    for count in range(1, len(order) + 1):
+        skip = frozenset(order[:count])
+        if not leaves_too_little(skip, calibration.n_blocks):
+            yield skip
+
+
+def _gain(calibration: Calibration, costs: BlockCosts, skip: SkipSet) -> float:
+    return expected_gain(_agreement(calibration, skip), _share_left(costs, skip))
+
+
+def _agreement(calibration: Calibration, skip: SkipSet) -> float:
+    """Share of drafts that agree: measured, or that of grown sets whose blocks alone change as much together.
+
+    Sets change more than their blocks do one by one, and grown sets tell how much more. Beyond the largest of
+    them nothing is known, and nothing hoped for.
+    """
+    measured = calibration.effect(skip)
+    if measured is not None:
+        return measured.top1
+    known = [
+        (effect.skipped, effect.top1) for grown in calibration.grown if (effect := calibration.effect(grown))
+    ]
+    changes = [0.0, *(_alone(calibration, grown) for grown, _ in known)]
+    return float(
+        np.interp(_alone(calibration, skip), changes, [1.0, *(top1 for _, top1 in known)], right=0.0)
+    )
+
+
+def _alone(calibration: Calibration, skip: SkipSet) -> float:
+    """Nats that blocks change the output by, each of them alone, taken together."""
+    effects = (calibration.effect(frozenset((block,))) for block in skip)
+    return sum(inf if effect is None else effect.kl for effect in effects)
+
+
+def _share_left(costs: BlockCosts, skip: SkipSet) -> float:
+    whole = sum(costs.layers) + costs.rest
+    return 1 - sum(costs.layers[block] for block in skip) / whole

@@ -1,0 +1,1 @@
+"""Speed and quality of a loaded model, measured: for `bench`, `perplexity` and `calibrate`, and for tests."""

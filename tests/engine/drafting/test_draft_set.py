@@ -1,0 +1,78 @@
+"""The set that drafts: fast where blocks change little, far blocks first, always one where there is any."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.drafting.draft_set import BlockCosts, draft_set, expected_gain
+from engine.skipping.calibrated import Calibration, SkipEffect
+from engine.skipping.skip_choice import NOTHING, SkipSet
+
+N_BLOCKS = 8
+ALL = frozenset(range(N_BLOCKS))
+
+
+def calibration(top1: dict[SkipSet, float], grown: tuple[SkipSet, ...] = ()) -> Calibration:
+    effects = tuple(SkipEffect(skipped, 1 - share, 0.1, 0.0, 0.2, share) for skipped, share in top1.items())
+    return Calibration(N_BLOCKS, 256, "a text", 10.0, (), effects, grown)
+
+
+def alone(*top1: float) -> dict[SkipSet, float]:
+    return {frozenset((block,)): share for block, share in enumerate(top1)}
+
+
+EQUAL = BlockCosts((1.0,) * N_BLOCKS, 1.0)
+
+
+def test_drafts_that_always_agree_and_cost_next_to_nothing_give_most() -> None:
+    assert expected_gain(1.0, 0.0) == pytest.approx(16.0)
+    assert expected_gain(1.0, 1.0) == pytest.approx(1.0)
+    assert expected_gain(0.0, 0.5) == pytest.approx(1 / 1.5)
+
+
+def test_one_draft_at_a_time_is_the_best_where_they_rarely_agree() -> None:
+    assert expected_gain(0.5, 0.5) == pytest.approx(1.5 / 1.5)
+
+
+def test_a_grown_set_that_agrees_and_saves_is_taken() -> None:
+    grown = frozenset({1, 3, 4, 5, 7})
+    found = calibration({**alone(*[0.5] * N_BLOCKS), grown: 0.95}, (frozenset({1}), grown))
+    assert draft_set(found, EQUAL, ALL) == grown
+
+
+def hopeful(top1: float) -> Calibration:
+    """Any set agrees as often as its blocks would one after the other, by the sets that were measured."""
+    grown = tuple(frozenset(range(1, count)) for count in range(3, N_BLOCKS + 1))
+    sets = {skipped: top1 ** len(skipped) for skipped in grown}
+    return calibration({**alone(*[top1] * N_BLOCKS), **sets}, grown)
+
+
+def test_sets_that_were_not_measured_are_taken_for_as_bad_as_those_that_were() -> None:
+    pair = frozenset({1, 3})
+    found = calibration({**alone(*[0.95] * N_BLOCKS), pair: 0.2}, (frozenset({1}), pair))
+    # Alone every block seems good enough to leave half of them out; the pair tells otherwise.
+    assert len(draft_set(found, EQUAL, ALL)) == 1
+
+
+def test_what_is_far_goes_first() -> None:
+    near = frozenset(range(6))
+    costs = BlockCosts(tuple(1.0 if block in near else 8.0 for block in range(N_BLOCKS)), 1.0)
+    assert draft_set(hopeful(0.9), costs, near) == {6, 7}
+
+
+def test_of_what_is_near_the_blocks_that_cost_most_for_their_worth_go_first() -> None:
+    costs = BlockCosts((1.0, 1.0, 1.0, 30.0, 1.0, 1.0, 1.0, 1.0), 0.1)
+    assert draft_set(hopeful(0.95), costs, ALL) >= {3}
+
+
+def test_there_is_a_set_even_where_none_pays() -> None:
+    assert draft_set(calibration(alone(*[0.3] * N_BLOCKS)), EQUAL, ALL) != NOTHING
+
+
+def test_attention_is_never_left_out_everywhere() -> None:
+    skip = draft_set(hopeful(0.9999), EQUAL, frozenset({1, 3, 5, 7}))
+    assert not {0, 2, 4, 6} <= skip
+
+
+def test_nothing_known_is_no_set() -> None:
+    assert draft_set(calibration({}), EQUAL, ALL) == NOTHING
