@@ -350,6 +350,9 @@ class Bridge:
         live.turn.text += text
         live.turn.stats = reply.stats
         live.note_phase(reply)
+        if reply.decoding_refusal and live.decoding != reply.decoding:
+            live.decoding, live.refused = reply.decoding, reply.decoding_refusal
+            moved = True
         if text or moved:
             live.note_settings(reply)
             self._listener.reply_grew(live)

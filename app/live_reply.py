@@ -52,6 +52,8 @@ class LiveReply:
     """How far the reply has been read."""
     saved_at: float = 0.0
     """When the text was saved last, on the monotonic clock."""
+    refused: str = ""
+    """Why the last change of `decoding` is not in effect; whoever has told a person empties it."""
     calibrating_at: float = 0.0
     """Monotonic clock when it began to be measured what leaving blocks out does; 0 while it is not."""
 

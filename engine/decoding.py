@@ -13,7 +13,7 @@ from engine.drafting.base import Drafter
 from engine.drafting.draft_set import block_costs, draft_set, measured_draft_set
 from engine.drafting.ngram import NgramDrafter
 from engine.drafting.own_blocks import OwnBlocks, blocks_from
-from engine.errors import EngineError
+from engine.errors import DecodingError
 from engine.events import Reply
 from engine.loading import LoadedModel
 from engine.skipping.calibrate import chosen_set, ensure_calibrated
@@ -32,8 +32,9 @@ def ways(
     """What to ask before each pass of a reply how to compute it, as `Reply.change_decoding` wants it by then.
 
     Asking may measure what leaving blocks out does, on what the reply has been so far or else our own text:
-    the session is empty then, and `on_calibration` is told how far it is, 0 to 1. It raises EngineError for
-    what cannot be done with this model, CancelledError, and what a pass raises.
+    the session is empty then, and `on_calibration` is told how far it is, 0 to 1. It raises DecodingError
+    where the reply began with what cannot be done with this model (later changes are refused, and the reply
+    goes on as before), CancelledError, and what a pass raises.
     """
     return _Ways(loaded, reply, prompt_ids, on_calibration).now
 
@@ -63,8 +64,14 @@ class _Ways:
         is_new = options != self._options
         if is_new or (self._way.drafter is not None and self._asked % _MOVES_EVERY == 0 and self._moved()):
             self._near = self._blocks_near()
-            self._way = self._find(options, is_new=is_new)
-            self._options = options
+            try:
+                self._way = self._find(options, is_new=is_new)
+            except DecodingError as error:
+                if self._options is None:  # the reply was asked for like that
+                    raise
+                self._reply.refuse_decoding(self._options, str(error))
+            else:
+                self._options = options
         return self._way
 
     def _moved(self) -> bool:
@@ -104,7 +111,7 @@ class _Ways:
             return self._way.drafter if isinstance(self._way.drafter, NgramDrafter) else NgramDrafter()
         if options.draft is DraftKind.MODEL:
             if self._loaded.draft is None:
-                raise EngineError("no draft model is loaded: load the model again with one (--draft-model)")
+                raise DecodingError("no draft model is loaded: load the model again with one (--draft-model)")
             return self._loaded.draft
         left_out = self._left_out_of_drafts(options, is_new=is_new) | skip
         if left_out == skip or left_out == self._all_blocks():

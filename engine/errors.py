@@ -9,6 +9,7 @@
     ├── ContextError             the prompt does not fit the context, or the context does not fit memory
     ├── BudgetError              the memory granted is too little even for weights read from disk
     ├── DeviceError              the device that was asked for is not there or cannot be used
+    ├── DecodingError            what is to be left out, or is to draft, this model cannot do; nothing changed
     ├── StreamError              weights could not be read from the disk while the model ran
     ├── KernelError              the native kernels are missing or refused their input
     ├── ReferenceFileError       a reference file for `perplexity` is unusable
@@ -55,6 +56,10 @@ class BudgetError(EngineError):
 
 class DeviceError(EngineError):
     """The device that was asked for is not there, cannot be used, or failed; names device, cause and fix."""
+
+
+class DecodingError(EngineError):
+    """What was chosen to be left out, or to draft, cannot be done with this model."""
 
 
 class StreamError(EngineError):

@@ -132,6 +132,8 @@ class Reply:
         """What `change_decoding` changed: the tokens drawn before, and what was in effect from then on."""
         self.wanted_decoding = request.decoding
         """What was asked for last; the engine thread takes it over between two passes."""
+        self.decoding_refusal = ""
+        """Why what `change_decoding` asked for last is not in effect; empty where it is, or waits."""
         self.token_ids: list[int] = []
         self._parts: list[str] = []
         self._condition = threading.Condition()
@@ -176,7 +178,7 @@ class Reply:
 
         Safe from any thread.
         """
-        self.wanted_decoding = options
+        self.decoding_refusal, self.wanted_decoding = "", options
 
     # -- for the engine thread
 
@@ -187,6 +189,13 @@ class Reply:
             self.decoding_changes = (*self.decoding_changes, (len(self.token_ids), wanted))
             self.decoding = wanted
         return wanted
+
+    def refuse_decoding(self, still: DecodingOptions, why: str) -> None:
+        """Undo the last `take_decoding`: the model cannot do that, and `still` holds."""
+        if self.wanted_decoding == self.decoding:  # else another change came meanwhile, and is not refused
+            self.wanted_decoding, self.decoding_refusal = still, why
+        self.decoding_changes = self.decoding_changes[:-1]
+        self.decoding = still
 
     def take_sampling(self) -> SamplingParams:
         """Take over what `change_sampling` asked for, and return what the next token is drawn with."""

@@ -12,9 +12,10 @@ from pathlib import Path
 from app.decoding_words import draft_name, draft_words, final_decoding, gain_words, quality_words, skip_words
 from app.i18n import _
 from app.keymap import by_id, shown_key
-from app.live_reply import LiveReply
+from app.live_reply import LiveReply, in_our_words
 from app.models.options import Chosen, decoding_options, draft_model_of, keep_decoding, load_options
 from app.request import ORDINARY
+from app.sanitize import sanitize_line
 from app.screens.conversation_actions import ConversationActions
 from app.skip_rows import chosen_set
 from app.widgets.switches import Switch
@@ -72,6 +73,15 @@ class DecodingActions(ConversationActions):
         """Have the reply that grows, if any, drawn and computed as chosen now."""
         self.bridge.steer(self.workspace.current, self.sampling, self.decoding)
         self.show_engine()
+
+    def tell_refusal(self, live: LiveReply) -> None:
+        """Say why what was chosen last cannot be done with this model, and take it back."""
+        path = self.bridge.wanted
+        if path is not None:
+            models = keep_decoding(self.settings, path, live.decoding, self.draft_model)
+            self.change_settings(models=models)
+        self.hint(sanitize_line(in_our_words(live.refused)))
+        live.refused = ""
 
     def action_toggle_skip(self) -> None:
         """Leave blocks out of every pass, by the rule that was chosen last, or use all again."""

@@ -112,6 +112,8 @@ class EngineView(DecodingActions):
 
     def reply_grew(self, live: LiveReply) -> None:
         """Show what is new of a reply, if its conversation is open."""
+        if live.refused:
+            self.tell_refusal(live)
         if live.conversation is self.workspace.current:
             if view := self.transcript.view(live.turn):
                 view.grow(live.phase)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from engine.cancel import CancelToken
 from engine.drafting.base import Draw
-from engine.errors import EngineError
+from engine.errors import DecodingError
 from engine.model import Transformer
 from engine.session import Session
 from engine.skipping.skip_choice import SkipSet
 
 
 def blocks_from(layer: int, n_layers: int) -> SkipSet:
-    """What an early exit before `layer` leaves out, of `n_layers`. Raises EngineError where nothing is."""
+    """What an early exit before `layer` leaves out, of `n_layers`. Raises DecodingError where nothing is."""
     if not 0 < layer < n_layers:
-        raise EngineError(
+        raise DecodingError(
             f"an exit after layer {layer} drafts nothing: the model has {n_layers} layers, so give 1 to "
             f"{n_layers - 1} (--early-exit)"
         )

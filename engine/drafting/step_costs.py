@@ -17,6 +17,8 @@ from engine.skipping.skip_choice import SkipSet
 
 MARGIN = 1.02
 """Drafts must promise this much more than plain steps do."""
+_COUNTS = (1, 2, 3, 5, 7, 11, 15, MOST_DRAFTS)
+"""How many drafts are chosen among: with the id before them, whole tiles of the kernels."""
 _STAYS = 0.97
 """A count that comes so near to the best one is kept: each count is a kernel or a graph of its own."""
 _LOSS = 0.01
@@ -76,6 +78,10 @@ class PassTimes:
         """Note a pass of a prompt: all that is known of several ids before any have been verified."""
         if count >= _FAR_FROM:
             self._far = count, seconds
+
+    def knows(self, count: int) -> bool:
+        """Whether passes over so many ids were measured."""
+        return count in self._steps
 
     def at(self, count: int) -> float | None:
         """Seconds of a pass over so many ids; None while no plain step was measured."""
@@ -219,13 +225,15 @@ class StepCosts:
         gains = self.gains(skip, kind, most)
         if not gains:
             return 1  # to find out what it costs
-        best = max(gains)
-        drafts = gains.index(best) + 1
-        if 0 < record.last <= most and gains[record.last - 1] >= _STAYS * best:
+        counts = [count for count in _COUNTS if count <= most]
+        drafts = max(counts, key=lambda count: gains[count - 1])
+        if record.last in counts and gains[record.last - 1] >= _STAYS * gains[drafts - 1]:
             drafts = record.last
-            best = gains[drafts - 1]
+        best = gains[drafts - 1]
         if best >= MARGIN:
-            return drafts
+            # Between two counts a line is assumed, which hides where costs rise steeply: just above the best.
+            fewer = max((count for count in counts if count < drafts), default=drafts)
+            return drafts if self.passes(skip).knows(fewer + 1) else fewer
         loses = expected_ids(record.acceptance, drafts) * plain * (1 / best - 1)
         return drafts if tries and loses <= may_lose else 0
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from engine.cancel import CancelToken
-from engine.errors import ContextError, EngineError
+from engine.errors import ContextError, DecodingError
 from engine.loading import LoadedModel
 from engine.measuring.evaluate import Window, cut_windows
 from engine.skipping.calibrated import Calibration
@@ -53,7 +53,7 @@ def ensure_calibrated(
 
     Without a choice that is what drafting needs, the grown sets. What is not known yet is measured and kept,
     on the conversation where it is long enough: the session is empty then, also when this fails.
-    Raises EngineError for a choice that cannot be had, CancelledError, and what a pass raises.
+    Raises DecodingError for a choice that cannot be had, CancelledError, and what a pass raises.
     """
     _refuse_beforehand(choice, 2 * loaded.model.config.n_layers)
     known, rule = loaded.calibration, SkipRule.KL if choice is None else choice.rule
@@ -88,10 +88,10 @@ def calibrate(
 
 
 def chosen_set(calibration: Calibration, choice: SkipChoice) -> SkipSet:
-    """The set that a choice means; EngineError where it would leave out everything."""
+    """The set that a choice means; DecodingError where it would leave out everything."""
     lowest = min(calibration.cosines, default=choice.threshold)
     if choice.rule is SkipRule.COSINE and lowest > choice.threshold:
-        raise EngineError(
+        raise DecodingError(
             f"{choice} would leave out everything: input and output of all layers are more alike than that "
             f"({lowest:.3f} to {max(calibration.cosines):.3f}); give a higher threshold"
         )
@@ -109,18 +109,18 @@ def _refuse_beforehand(choice: SkipChoice | None, n_blocks: int) -> None:
     if choice is None:
         return
     if choice.rule is SkipRule.KL and choice.threshold > MOST_KL:
-        raise EngineError(
+        raise DecodingError(
             f"{choice} would leave out everything: beyond {MOST_KL:g} nat a model predicts nothing of use; "
             "give a lower threshold"
         )
     beyond = [number for number in choice.blocks if number >= n_blocks]
     if beyond:
-        raise EngineError(
+        raise DecodingError(
             f"blk.{min(beyond) // 2} cannot be left out: the model has the layers 0 to {n_blocks // 2 - 1}"
         )
     if choice.rule is SkipRule.BLOCKS and leaves_too_little(choice.blocks, n_blocks):
         what = "everything" if len(choice.blocks) == n_blocks else "the attention of every layer"
-        raise EngineError(
+        raise DecodingError(
             f"{choice} would leave out {what}: no token would know of another; name fewer blocks"
         )
 

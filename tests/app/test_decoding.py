@@ -79,6 +79,22 @@ async def test_a_switch_turned_while_a_reply_grows_waits_until_the_engine_has_it
         assert "changed on the way" in reply_of(driver)
 
 
+async def test_what_the_model_cannot_do_is_told_and_taken_back(home: Path) -> None:
+    async with running(script(LONG, token_s=0.2), size=(120, 40)) as driver:
+        await driver.ready()
+        await driver.say("go")
+        await driver.until(lambda: driver.turns[1].turn.text, "text")
+        await driver.pilot.press("f6")
+        live = driver.chat.bridge.live(driver.chat.workspace.current)
+        assert live is not None
+        assert (reply := live.reply) is not None
+        await driver.until(lambda: reply.decoding.draft is DraftKind.NGRAM, "the engine has it")
+        reply.refuse_decoding(ORDINARY, "this model cannot draft (--draft)")
+        await driver.until(lambda: "this model cannot draft" in driver.screen_text(), "why not")
+        assert driver.chat.decoding == ORDINARY
+        assert not reply.done
+
+
 @pytest.mark.parametrize(("size", "shows"), zip(SIZES, (SwitchLine, Sidebar), strict=True))
 async def test_what_leaving_blocks_out_does_is_measured_then_told(
     home: Path, size: tuple[int, int], shows: type[Widget]

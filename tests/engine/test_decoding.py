@@ -136,6 +136,7 @@ def test_options_may_change_in_the_middle_of_a_reply(loaded: LoadedModel) -> Non
     reply = asked(DecodingOptions(draft=DraftKind.NGRAM, draft_k=3), n=24)
     skipping = DecodingOptions(skip=parse_skip("blk.3.ffn"), draft=DraftKind.NGRAM)
     answered(loaded, skipping)  # its effect is measured once
+    answered(loaded, DecodingOptions())  # and the prompt is computed with all blocks
 
     def change() -> None:
         if len(reply.token_ids) == 6:
@@ -149,6 +150,22 @@ def test_options_may_change_in_the_middle_of_a_reply(loaded: LoadedModel) -> Non
     # For the first change all serves; for the second nothing that was computed since.
     assert 3 <= reply.stats.recomputed_tokens < 20
     assert loaded.session.serving(NOTHING) == len(loaded.session.ids)
+
+
+def test_a_change_that_the_model_cannot_do_is_refused_and_the_reply_goes_on(loaded: LoadedModel) -> None:
+    plain = answered(loaded, DecodingOptions())
+    reply = asked(DecodingOptions())
+
+    def change() -> None:
+        if len(reply.token_ids) == 3:
+            reply.change_decoding(DecodingOptions(skip=parse_skip("blk.9999")))
+
+    answer(loaded, reply, perf_counter(), change)
+    assert reply.token_ids == plain.token_ids
+    assert "blk.9999" in reply.decoding_refusal
+    assert (reply.decoding, reply.decoding_changes) == (DecodingOptions(), ())
+    reply.change_decoding(DecodingOptions(draft=DraftKind.NGRAM))
+    assert not reply.decoding_refusal
 
 
 def test_a_change_that_has_to_be_calibrated_computes_all_again(path: Path) -> None:

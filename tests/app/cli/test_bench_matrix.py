@@ -97,8 +97,8 @@ def test_all_settings_are_read(folder: Path) -> None:
         (HEAD + "[matrix]\nmodel = 'tiny.gguf'\ndraft = 'big'", "matrix.draft: 'big' must be off or ngram"),
         (HEAD + "[matrix]\nmodel = 'tiny.gguf'\ndraft = 'model'", "there is no matrix.draft_model"),
         (
-            HEAD + "[matrix]\nmodel = 'tiny.gguf'\ndraft = 'ngram'\ndraft_k = 16",
-            "matrix.draft_k is 16: it must lie between 1 and 15",
+            HEAD + "[matrix]\nmodel = 'tiny.gguf'\ndraft = 'ngram'\ndraft_k = 24",
+            "matrix.draft_k is 24: it must lie between 1 and 23",
         ),
         (HEAD + "[matrix]\nmodel = 'tiny.gguf'\nram_budget = 'x'", "matrix.ram_budget: 'x' is no size"),
         (

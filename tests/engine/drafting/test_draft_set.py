@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.config import MOST_DRAFTS
 from engine.drafting.draft_set import BlockCosts, draft_set, expected_gain
 from engine.skipping.calibrated import Calibration, SkipEffect
 from engine.skipping.skip_choice import NOTHING, SkipSet
@@ -25,7 +26,7 @@ EQUAL = BlockCosts((1.0,) * N_BLOCKS, 1.0)
 
 
 def test_drafts_that_always_agree_and_cost_next_to_nothing_give_most() -> None:
-    assert expected_gain(1.0, 0.0) == pytest.approx(16.0)
+    assert expected_gain(1.0, 0.0) == pytest.approx(1.0 + MOST_DRAFTS)
     assert expected_gain(1.0, 1.0) == pytest.approx(1.0)
     assert expected_gain(0.0, 0.5) == pytest.approx(1 / 1.5)
 
