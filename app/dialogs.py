@@ -181,9 +181,11 @@ class DialogActions(App[int]):
 
         if switch:
             try:
-                await use(Switched(switch.strip().lower()))
+                what = Switched(switch.strip().lower())
             except ValueError:
                 self.chat.hint(_("there is no switch {name}: skip, draft or greedy").format(name=switch))
+            else:
+                await use(what)
         elif not self.in_dialog and (found := self.chat.comparable()) is not None:
             self.push_screen(SwitchedScreen(found[1].way, self.chat.usual), use)
 

@@ -141,7 +141,7 @@ def measure_edit(loaded: LoadedModel, n_trials: int) -> dict[str, Any]:
     greedy, script = (lambda: Sampler(GREEDY)), (lambda: Script(len(prompt), changed))
     plain = series(greedy, None, drafts=False)
     results: dict[str, Any] = {"prompt_ids": len(prompt), "reply_ids": len(changed), "plain": plain}
-    for k in (None, 3, 7, 15):
+    for k in (None, 3, 7, 15, 23):
         results[f"replay k={k or 'chosen'}"] = found = series(script, k, drafts=True)
         assert found["ids"] == changed
         found["against_plain"] = found["tok_s"] / plain["tok_s"]

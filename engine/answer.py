@@ -59,7 +59,10 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
     next_way = ways(loaded, reply, prompt.ids, writer.calibrated)
 
     def way() -> Way:
+        asked = perf_counter()
         writer.way = next_way()
+        if reply.status is ReplyStatus.CALIBRATE:
+            writer.waited(perf_counter() - asked)
         return writer.way
 
     try:
@@ -148,6 +151,10 @@ class _Writer:
         self._stats = replace(self._stats, calibrated_share=share)
         self._reply.update(ReplyStatus.CALIBRATE, self._stats)
         self._on_step()
+
+    def waited(self, seconds: float) -> None:
+        """Leave the time of a calibration out of the times of prompt and reply: it says nothing of either."""
+        self._began_at += seconds
 
     def begin(self, n_cached: int) -> None:
         """Begin the prompt, of which so many ids need not be computed; times from now on."""

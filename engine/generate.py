@@ -2,7 +2,7 @@
 the reply. A round without drafts is the plain decode step.
 
 Ids in, ids out. Knows models and caches through `Transformer` and `Session`; does not know text.
-Called by `answer` (requests) and `benchmark`.
+Called by `answer` (requests), `benchmark` and `calibration_report`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from engine.drafting.following import n_alike
 from engine.kv_cache import KVCache
 from engine.skipping.skip_choice import NOTHING, SkipSet
 
@@ -56,8 +57,7 @@ class Session:
 
     def common(self, token_ids: Sequence[int]) -> int:
         """Length of the longest common beginning of these ids and what the cache holds."""
-        limit = min(len(self.ids), len(token_ids))
-        return next((i for i in range(limit) if self.ids[i] != token_ids[i]), limit)
+        return n_alike(self.ids, token_ids)
 
     def rewind(self, token_ids: Sequence[int], skip: SkipSet = NOTHING) -> int:
         """Keep the longest common beginning with the next prompt that serves, and return its length.

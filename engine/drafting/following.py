@@ -1,4 +1,4 @@
-"""How far two lists of ids are alike, quickly: drafters find out so what of theirs still holds."""
+"""How far two lists of ids are alike, quickly: sessions and drafters so find out what of theirs holds."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The whole model's distributions are kept as far as comparing needs them, so that any number of settings can be
 compared with one pass over the text for each. Knows two sets of distributions over the same windows; does not
-know what the settings are. Called by `scoring`, `bench_matrix` and `calibrate`.
+know what the settings are. Called by `scoring` and `skip_probe`.
 
 Letters: N scored tokens.
 """

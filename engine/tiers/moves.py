@@ -14,11 +14,11 @@ from typing import Any
 
 from engine.errors import BudgetError
 from engine.events import Tier, TierEventKind
-from engine.skipping.skip_choice import SkipChoice, SkipRule
 from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import shown_bytes
 from engine.tiers.one_use import OneUse
+from engine.tiers.placement import left_out_words
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.pressure import VramPressure
 from engine.tiers.showing import Showing
@@ -307,10 +307,8 @@ class Moves:
 
 def _left_out(where: Whereabouts) -> str:
     """Which blocks passes leave out, in words."""
-    if not where.idle:
-        return "no blocks are left out any more"
     numbers = (n for n, block in enumerate(where.host.layer_blocks) if block.index in where.idle)
-    return f"{SkipChoice(SkipRule.BLOCKS, blocks=frozenset(numbers))} are left out"
+    return left_out_words(frozenset(numbers))
 
 
 def _with_residents(below: Plan, blocks: Sequence[Block]) -> Plan:

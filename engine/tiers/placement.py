@@ -10,10 +10,13 @@ from typing import NamedTuple, Protocol
 
 from engine.cancel import CancelToken
 from engine.events import BlockPlace, Executor, Tier, TierSnapshot
-from engine.skipping.skip_choice import SkipSet
+from engine.skipping.skip_choice import SkipChoice, SkipRule, SkipSet
 from engine.tiers.blocks import Block
 from engine.tiers.streamer import StreamStats
 from kernels.cuda.matrices import DeviceMatrix
+
+_LONGEST_LIST = 60
+"""Letters; blocks whose names take more are counted instead."""
 
 
 class Place(NamedTuple):
@@ -88,3 +91,13 @@ def place_of(block: Block, tier: Tier, executor: Executor = Executor.CPU) -> Blo
     """What is shown of a block that is in this tier."""
     kind, quantisation = str(block.kind), block.main_type.name
     return BlockPlace(block.name, kind, block.layer, block.n_bytes, quantisation, tier, executor)
+
+
+def left_out_words(skip: SkipSet) -> str:
+    """Which layer blocks passes leave out, such as 'blk.3, blk.5.attn are left out'."""
+    if not skip:
+        return "no blocks are left out"
+    names = str(SkipChoice(SkipRule.BLOCKS, blocks=skip)).replace(",", ", ")
+    if len(names) > _LONGEST_LIST:
+        return f"{len(skip)} blocks are left out"
+    return f"{names} {'are' if ',' in names else 'is'} left out"

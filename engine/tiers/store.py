@@ -21,12 +21,12 @@ import numpy.typing as npt
 from engine.cancel import CancelToken
 from engine.errors import CancelledError, StreamError
 from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapshot
-from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipRule, SkipSet
+from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
 from engine.tiers.page_locks import Locker, PageLocks
-from engine.tiers.placement import place_of
+from engine.tiers.placement import left_out_words, place_of
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
@@ -36,8 +36,6 @@ from engine.tiers.streamer import StreamStats
 from kernels.quant_types import QuantType
 
 _EVENTS_KEPT = 64
-_LONGEST_LIST = 60
-"""Letters; blocks whose names take more are counted instead."""
 _NOTHING_LEFT = "memory is short, and nothing more can be given back"
 
 
@@ -343,7 +341,7 @@ class TieredWeights:
         if coming:
             n_bytes = sum(self.blocks[index].n_bytes for index in coming)
             self.note(
-                f"{_named(skip)} left out: {len(coming)} others, {shown_bytes(n_bytes)}, come into memory as "
+                f"{left_out_words(skip)}: {len(coming)} others, {shown_bytes(n_bytes)}, come into memory as "
                 f"they are read, and {len(given)} leave it"
             )
         try:
@@ -509,12 +507,3 @@ class TieredWeights:
         self._events.append(TierEvent(time.time(), text, kind))
         self._n_events += 1
         self._on_change(self.snapshot())
-
-
-def _named(skip: SkipSet) -> str:
-    names = str(SkipChoice(SkipRule.BLOCKS, blocks=skip)).replace(",", ", ")
-    if not skip:
-        return "no blocks are"
-    if len(names) > _LONGEST_LIST:
-        return f"{len(skip)} blocks are"
-    return f"{names} {'are' if ',' in names else 'is'}"

@@ -87,7 +87,8 @@ async def test_what_the_model_cannot_do_is_told_and_taken_back(home: Path) -> No
         await driver.pilot.press("f6")
         live = driver.chat.bridge.live(driver.chat.workspace.current)
         assert live is not None
-        assert (reply := live.reply) is not None
+        reply = live.reply
+        assert reply is not None
         await driver.until(lambda: reply.decoding.draft is DraftKind.NGRAM, "the engine has it")
         reply.refuse_decoding(ORDINARY, "this model cannot draft (--draft)")
         await driver.until(lambda: "this model cannot draft" in driver.screen_text(), "why not")

@@ -364,7 +364,7 @@ def test_what_replies_leave_out_gives_its_place_to_others_and_comes_back(
             for other in (skip, NOTHING):
                 if other in expected:
                     np.testing.assert_array_equal(all_logits(model, other), expected[other])
-        assert any("are left out" in event.text for event in tiers.snapshot().events)
+        assert any("left out: " in event.text for event in tiers.snapshot().events)
         tiers.leave_out(NOTHING)
         tiers.settle(GO_ON)
         assert in_vram(model) == before

@@ -171,15 +171,18 @@ def test_a_change_that_the_model_cannot_do_is_refused_and_the_reply_goes_on(load
 def test_a_change_that_has_to_be_calibrated_computes_all_again(path: Path) -> None:
     with closing(load(path)) as loaded:
         reply = asked(DecodingOptions(), n=20)
-        statuses = []
+        calibrated_at = []
 
         def change() -> None:
-            statuses.append(reply.status)
+            if reply.status is ReplyStatus.CALIBRATE:
+                calibrated_at.append(perf_counter())
             if len(reply.token_ids) == 5:
                 reply.change_decoding(DecodingOptions(skip=parse_skip("blk.2")))
 
-        answer(loaded, reply, perf_counter(), change)
-        assert ReplyStatus.CALIBRATE in statuses
+        began = perf_counter()
+        answer(loaded, reply, began, change)
+        took, calibrating = perf_counter() - began, calibrated_at[-1] - calibrated_at[0]
+        assert reply.stats.prefill_s + reply.stats.decode_s < took - calibrating
         assert len(reply.token_ids) == 20
         assert reply.stats.recomputed_tokens >= reply.stats.prompt_tokens
         assert reply.stats.skipped_blocks == 2
