@@ -90,10 +90,11 @@ class _Ways:
             skip = self._way.skip
         else:
             skip = NOTHING if options.skip is None else self._chosen(options.skip)
-            tiers = self._loaded.backend.tiers
-            if tiers is not None:
-                tiers.leave_out(skip)
-        return Way(skip, self._drafter(options, skip, is_new=is_new), options.draft_k, options.draft)
+        way = Way(skip, self._drafter(options, skip, is_new=is_new), options.draft_k, options.draft)
+        tiers = self._loaded.backend.tiers
+        if is_new and tiers is not None:  # last: what is refused moves nothing
+            tiers.leave_out(skip)
+        return way
 
     def _chosen(self, choice: SkipChoice) -> SkipSet:
         known = ensure_calibrated(

@@ -178,7 +178,8 @@ class Reply:
 
         Safe from any thread.
         """
-        self.decoding_refusal, self.wanted_decoding = "", options
+        with self._condition:
+            self.decoding_refusal, self.wanted_decoding = "", options
 
     # -- for the engine thread
 
@@ -192,8 +193,11 @@ class Reply:
 
     def refuse_decoding(self, still: DecodingOptions, why: str) -> None:
         """Undo the last `take_decoding`: the model cannot do that, and `still` holds."""
-        if self.wanted_decoding == self.decoding:  # else another change came meanwhile, and is not refused
-            self.wanted_decoding, self.decoding_refusal = still, why
+        with self._condition:
+            if (
+                self.wanted_decoding == self.decoding
+            ):  # else another change came meanwhile, and is not refused
+                self.wanted_decoding, self.decoding_refusal = still, why
         self.decoding_changes = self.decoding_changes[:-1]
         self.decoding = still
 

@@ -163,6 +163,18 @@ def test_a_change_that_the_model_cannot_do_is_refused_and_the_reply_goes_on(load
     answer(loaded, reply, perf_counter(), change)
     assert reply.token_ids == plain.token_ids
     assert "blk.9999" in reply.decoding_refusal
+    refused = asked(DecodingOptions())
+
+    def draft() -> None:
+        if len(refused.token_ids) == 3:
+            refused.change_decoding(
+                DecodingOptions(skip=parse_skip("blk.2"), draft=DraftKind.EXIT, exit_layer=99)
+            )
+
+    answer(loaded, refused, perf_counter(), draft)
+    assert refused.token_ids == plain.token_ids
+    tiers = loaded.backend.tiers
+    assert tiers is None or not tiers.snapshot().skipped, "nothing has moved"
     assert (reply.decoding, reply.decoding_changes) == (DecodingOptions(), ())
     reply.change_decoding(DecodingOptions(draft=DraftKind.NGRAM))
     assert not reply.decoding_refusal
