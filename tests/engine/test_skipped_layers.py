@@ -87,7 +87,7 @@ def test_with_everything_left_out_hidden_states_are_the_embeddings(model: Transf
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(skip_sets | st.just(NOTHING), st.integers(1, 8)), min_size=2, max_size=4))
 def test_what_does_not_serve_another_set_is_computed_again_as_if_it_were_new(
     on_cpu: Transformer, changes: list[tuple[SkipSet, int]]

@@ -578,8 +578,8 @@ async def test_it_follows_the_engine_and_closes(key: str) -> None:
 
 
 async def test_another_size_of_the_window_leaves_no_gaps() -> None:
-    shown = now(mixed(30)[-1])
-    async with screened((120, 40), lambda: shown) as pilot:
+    # Always of this moment: an old one is told as such.
+    async with screened((120, 40), lambda: now(mixed(30)[-1])) as pilot:
         whole = seen(pilot)
         await pilot.resize_terminal(80, 24)
         await pilot.pause()

@@ -17,7 +17,6 @@ from engine.loading import LoadedModel, load_model
 from engine.model import Transformer
 from engine.skipping.calibrate import (
     CONVERSATION,
-    LEAST_SCORED,
     SHIPPED,
     CalibrationText,
     calibrate,
@@ -31,7 +30,15 @@ from tests.engine.budgets import budget_for
 from tests.tiny_gguf import write_tiny_model
 
 LAYERS = 4
+N = 64
+"""Ids that are scored here, a quarter of what it takes with a model that means something."""
+WARM_UP = 32
 CONVERSATION_IDS = [int(i) for i in np.random.default_rng(5).integers(3, 300, 400)]
+
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.skipping.calibrate.LEAST_SCORED", N)
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
@@ -78,9 +85,9 @@ def ensured(
 
 
 def scored(loaded: LoadedModel, ids: list[int], skip: SkipSet) -> np.ndarray:
-    """Log probabilities [256, V] behind the ids that a conversation is scored on."""
+    """Log probabilities [N, V] behind the ids that a conversation is scored on."""
     hidden = loaded.model.hidden(ids, 0, loaded.session.kv, CancelToken(), skip)
-    logits = loaded.model.logits(hidden, CancelToken()).astype(np.float64)[-257:-1]
+    logits = loaded.model.logits(hidden, CancelToken()).astype(np.float64)[-N - 1 : -1]
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -88,11 +95,11 @@ def test_an_effect_is_what_two_runs_of_the_model_differ_by(loaded: LoadedModel) 
     found = ensured(loaded, "blk.1.ffn,blk.2.attn", CONVERSATION_IDS)
     effect = found.effect(frozenset({3, 4}))
     assert effect is not None
-    ids = CONVERSATION_IDS[-288:]
+    ids = CONVERSATION_IDS[-N - WARM_UP :]
     whole, ours = scored(loaded, ids, NOTHING), scored(loaded, ids, frozenset({3, 4}))
-    targets = ids[-256:]
+    targets = ids[-N:]
     change = np.mean([whole[row, target] - ours[row, target] for row, target in enumerate(targets)])
-    assert found.tokens == len(targets) == LEAST_SCORED
+    assert found.tokens == len(targets) == N
     assert effect.perplexity_change == pytest.approx(np.expm1(change), rel=1e-4)
     assert effect.perplexity_low < effect.perplexity_change < effect.perplexity_high
     assert effect.top1 == np.mean(whole.argmax(axis=1) == ours.argmax(axis=1))
@@ -105,7 +112,7 @@ def test_an_effect_is_what_two_runs_of_the_model_differ_by(loaded: LoadedModel) 
 
 def test_cosines_are_those_between_the_states_of_the_layers(loaded: LoadedModel) -> None:
     found = ensured(loaded, "cos=0.999999", CONVERSATION_IDS)
-    ids = np.array(CONVERSATION_IDS[-288:], np.int32)
+    ids = np.array(CONVERSATION_IDS[-N - WARM_UP :], np.int32)
     backend = loaded.backend
     x = backend.embed(ids)
     expected = []
@@ -128,7 +135,7 @@ def whole(loaded: LoadedModel) -> Calibration:
 def test_blocks_are_measured_alone_and_in_grown_sets(whole: Calibration) -> None:
     assert whole.n_blocks == 2 * LAYERS
     assert whole.text == SHIPPED
-    assert whole.tokens == LEAST_SCORED
+    assert whole.tokens == N
     assert all(whole.effect(frozenset((block,))) is not None for block in range(whole.n_blocks))
     assert all(whole.effect(skipped) is not None for skipped in whole.grown)
 
@@ -197,7 +204,7 @@ def test_every_part_of_a_choice_is_there_when_it_was_ensured(loaded: LoadedModel
         assert chosen or choice.rule is SkipRule.KL  # whose blocks may all change too much
 
 
-@pytest.mark.parametrize(("n_ids", "origin"), [(287, SHIPPED), (288, CONVERSATION)])
+@pytest.mark.parametrize(("n_ids", "origin"), [(N + WARM_UP - 1, SHIPPED), (N + WARM_UP, CONVERSATION)])
 def test_a_conversation_counts_when_it_is_long_enough(loaded: LoadedModel, n_ids: int, origin: str) -> None:
     assert ensured(loaded, "blk.0.ffn", CONVERSATION_IDS[:n_ids]).text == origin
 
@@ -254,7 +261,7 @@ def test_progress_goes_up_to_the_end(loaded: LoadedModel, choice: str | None) ->
 def test_a_small_context_is_filled_several_times(model_path: Path, context: int) -> None:
     with opened(model_path, context=context) as loaded:
         found = ensured(loaded, "blk.1", CONVERSATION_IDS)
-    assert found.tokens == LEAST_SCORED
+    assert found.tokens == N
     assert found.text == CONVERSATION
 
 
@@ -305,8 +312,8 @@ def test_a_text_of_ones_own_takes_the_place_of_what_was_known(loaded: LoadedMode
 
 
 def test_a_short_text_is_refused_with_its_length(loaded: LoadedModel) -> None:
-    text = CalibrationText(CONVERSATION_IDS[:100], "note.txt")
-    with pytest.raises(ContextError, match=r"note\.txt has 100 tokens: give one with at least 288"):
+    text = CalibrationText(CONVERSATION_IDS[:90], "note.txt")
+    with pytest.raises(ContextError, match=r"note\.txt has 90 tokens: give one with at least 96"):
         calibrate(loaded, text, 512, CancelToken(), lambda share: None)
 
 
@@ -314,7 +321,7 @@ def test_our_own_text_is_long_enough_for_every_vocabulary(loaded: LoadedModel) -
     # A vocabulary of real words needs fewer tokens than this one of letters.
     path = Path(__file__).resolve().parents[3] / "engine" / "skipping" / "calibration_text.txt"
     assert len(path.read_text("utf-8").split()) > 500
-    assert len(shipped_text(loaded).token_ids) > LEAST_SCORED
+    assert len(shipped_text(loaded).token_ids) > 256 + WARM_UP
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_once(model_path: Path, tmp_path: Path) -> None:
@@ -326,7 +333,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_once(model_path: Path, tmp_p
 
 
 def test_a_model_streamed_from_disk_measures_the_same(deep_model: Path) -> None:
-    ids = CONVERSATION_IDS[-288:]
+    ids = CONVERSATION_IDS[-N - WARM_UP :]
     with opened(deep_model) as loaded:
         expected = ensured(loaded, None, ids)
     with opened(deep_model, ram_budget=budget_for(deep_model, 512, 0.3)) as loaded:
@@ -352,9 +359,9 @@ def test_every_window_begins_with_bos_once_where_the_model_wants_it(
     assert bos_id is not None
     ids = CONVERSATION_IDS[:300]
     text = CalibrationText([bos_id, *ids] if begins_with_bos else ids, "letters.txt")
-    calibrate(loaded, text, 256, CancelToken(), lambda share: None)
+    calibrate(loaded, text, N, CancelToken(), lambda share: None)
     # The last id of a window is scored, and need not be run.
-    assert fed[0] == [bos_id, *ids[: 256 + 32 - 1]]
+    assert fed[0] == [bos_id, *ids[: N + WARM_UP - 1]]
 
 
 @pytest.mark.parametrize("n_near", [0, 4, 8])

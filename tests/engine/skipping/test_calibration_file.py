@@ -167,7 +167,7 @@ NONSENSE = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(place=st.sampled_from(PLACES), value=NONSENSE)
 def test_no_content_of_the_file_is_trusted(
     model: Path, cache: Path, place: tuple[str | int, ...], value: object

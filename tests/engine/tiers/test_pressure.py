@@ -146,7 +146,7 @@ def test_any_coming_and_going_is_followed_without_a_chase(steps: list[tuple[floa
             assert answer != yielded
             assert answer > yielded or card.now - changed >= 10
             yielded, changed = answer, card.now
-    card.later(10, theirs=card.theirs)
+    card.later(10.1, theirs=card.theirs)
     answer = pressure.to_yield()
     yielded = yielded if answer is None else answer
     assert abs(yielded - max(0, card.theirs - SLACK)) < STEP

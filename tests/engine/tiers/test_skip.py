@@ -93,7 +93,7 @@ def settled(tiers: TieredWeights) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_streamed_passes_that_leave_blocks_out_equal_resident_ones_bit_for_bit(
     path: Path, known: Known, threads: int, data: st.DataObject
@@ -103,7 +103,7 @@ def test_streamed_passes_that_leave_blocks_out_equal_resident_ones_bit_for_bit(
             np.testing.assert_array_equal(one_pass(model, skip), expected(known, path, skip))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_whatever_is_left_out_and_moved_between_passes_no_logit_changes(
     path: Path, known: Known, data: st.DataObject
