@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kernels.cuda.devices import NoDevice
+
+# Every run draws other examples; HYPOTHESIS_PROFILE=default takes four times as many at once.
+settings.register_profile("short", max_examples=25)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 REPO = Path(__file__).resolve().parent.parent
 

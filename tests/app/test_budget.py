@@ -313,6 +313,7 @@ async def test_two_budgets_are_chosen_one_beside_the_other(size: tuple[int, int]
     async with dialog(size, ON_BOTH) as (host, pilot):
         assert "RAM   1.0 GB" in host.shown()
         assert size[1] < 24 or "VRAM  1.8 GB" in host.shown()
+        await until(pilot, lambda: pilot.app.screen.focused is not None)  # or the key is nobody's
         await pilot.press("up")  # to the GPU's
         await until(pilot, lambda: "VRAM  1.8 GB" in host.shown())  # it scrolls there
         await pilot.press("end")

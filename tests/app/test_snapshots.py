@@ -126,7 +126,6 @@ SCREENS: dict[str, Callable[[Driver], Awaitable[None]]] = {
     "versions": _versions,
     "conversations": _pressing("f2"),
     "sampling": _pressing("ctrl+r", shows="temperature"),
-    "find": _commanding("/find blocks", "1/1"),
     "help": _pressing("f1", shows="Enter"),
     "models": _pressing("f3", shows="fits"),
     "history": _pressing("ctrl+f", shows="any time"),
