@@ -16,6 +16,7 @@ from typing import NamedTuple
 from engine.cancel import CancelToken
 from engine.config import MOST_DRAFTS, DraftKind
 from engine.drafting.base import Drafter, Draw
+from engine.drafting.following import n_alike
 from engine.drafting.step_costs import StepCosts
 from engine.logits import Logits
 from engine.session import Session
@@ -140,20 +141,14 @@ class Speculation:
         if len(drawn) > 1:
             costs.drew((ended - first_at) / (len(drawn) - 1))
         self.drafted += len(drafts)
-        self.accepted += _common(drafts, drawn)
+        self.accepted += n_alike(drawn, drafts)
         if way.drafter is None:
             return
         record, looked_at = costs.record(way.kind), self._watched or drafts
-        right = _common(looked_at, drawn)
+        right = n_alike(drawn, looked_at)
         record.saw(right, int(right < min(len(looked_at), len(drawn))))
         record.last = len(drafts) or record.last
         record.rounds = record.rounds + 1 if drafts else 0
         if way.k is None and (self._rounds or not drafts):
             costs.finished(way.skip, len(drawn), ended - self._began, drafted=bool(drafts))
         self._rounds += bool(drafts)
-
-
-def _common(drafts: Sequence[int], drawn: Sequence[int]) -> int:
-    """How many drafts, from the first on, were drawn."""
-    pairs = enumerate(zip(drafts, drawn, strict=False))
-    return next((i for i, (draft, token_id) in pairs if draft != token_id), min(len(drafts), len(drawn)))
