@@ -37,17 +37,23 @@ INLINE vf load_kv(const void *p, int64_t at, bool half) {
 
 enum { TILE_VECTORS = TILE / LANES };
 
+/* Vectors of a tile that are handled together for n rows: as many as the registers hold sums of. */
+INLINE int vectors_for(int n) { return n * 4 <= SUMS ? 4 : n * 2 <= SUMS ? 2 : 1; }
+
 INLINE void tile_scores(int n, bool half, const void *keys, int head_dim, const float *const q[], float s[][TILE]) {
-  vf acc[MAX_ROWS][TILE_VECTORS];
-  for (int r = 0; r < n; r++)
-    for (int c = 0; c < TILE_VECTORS; c++) acc[r][c] = vf_set1(0);
-  for (int d = 0; d < head_dim; d++)
-    for (int c = 0; c < TILE_VECTORS; c++) {
-      vf k = load_kv(keys, (int64_t)d * TILE + c * LANES, half);
-      for (int r = 0; r < n; r++) acc[r][c] = vf_fma(vf_set1(q[r][d]), k, acc[r][c]);
-    }
-  for (int r = 0; r < n; r++)
-    for (int c = 0; c < TILE_VECTORS; c++) vf_store(s[r] + c * LANES, acc[r][c]);
+  const int vectors = vectors_for(n);
+  for (int from = 0; from < TILE_VECTORS; from += vectors) {
+    vf acc[MAX_ROWS][TILE_VECTORS];
+    for (int r = 0; r < n; r++)
+      for (int c = 0; c < vectors; c++) acc[r][c] = vf_set1(0);
+    for (int d = 0; d < head_dim; d++)
+      for (int c = 0; c < vectors; c++) {
+        vf k = load_kv(keys, (int64_t)d * TILE + (from + c) * LANES, half);
+        for (int r = 0; r < n; r++) acc[r][c] = vf_fma(vf_set1(q[r][d]), k, acc[r][c]);
+      }
+    for (int r = 0; r < n; r++)
+      for (int c = 0; c < vectors; c++) vf_store(s[r] + (from + c) * LANES, acc[r][c]);
+  }
 }
 
 /* o[r] += sum over j of p[r][j] * values[j], for `vectors` vectors of the head from element d on. */
@@ -110,8 +116,8 @@ INLINE void attend_rows(int n, bool half, const struct attention *a, int64_t kv_
     const void *values = tile_at(&a->kv, a->kv.values, kv_head, base / TILE);
     const int64_t from = low[0] > base ? low[0] - base : 0, to = high[n - 1] - base < TILE ? high[n - 1] - base : TILE;
     int64_t d = 0;
-    for (; d + TILE_VECTORS * LANES <= hdp; d += TILE_VECTORS * LANES)
-      tile_values(n, TILE_VECTORS, half, values, hdp, d, from, to, s, o);
+    for (; d + vectors_for(n) * LANES <= hdp; d += vectors_for(n) * LANES)
+      tile_values(n, vectors_for(n), half, values, hdp, d, from, to, s, o);
     for (; d < hdp; d += LANES) tile_values(n, 1, half, values, hdp, d, from, to, s, o);
   }
 }

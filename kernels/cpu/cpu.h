@@ -31,12 +31,12 @@ static inline int group_of_lane(int lane) { /* in the natural order of inputs */
 
 static inline int64_t spans_of(int64_t k) { return (k + SPAN - 1) / SPAN; }
 
-/* Unpacked rows take this much for each span and 16 of them; as many are unpacked together as keep within a share of
- * a common L2 cache, so that a tile of activations is read once for all of them. */
-enum { PANEL_ROWS = 16, PANEL_SPAN_BYTES = SPAN * PANEL_ROWS + 2 * GROUPS * PANEL_ROWS * 4, PANELS_BYTES = 384 << 10, MAX_PANELS = 4 };
-static inline int64_t panels_together(int64_t k) {
-  int64_t n = PANELS_BYTES / (spans_of(k) * PANEL_SPAN_BYTES);
-  return n < 1 ? 1 : n > MAX_PANELS ? MAX_PANELS : n;
+/* Rows that are unpacked together: few enough that all they take, UNPACKED_BYTES a span, keeps within a share of a
+ * common L2 cache, many enough that a tile of activations is read once for all of them. */
+enum { PANEL_ROWS = 16, UNPACKED_BYTES = SPAN + 2 * LANES * 4, PANEL_BYTES = 384 << 10, MOST_ROWS_TOGETHER = 64 };
+static inline int64_t rows_together(int64_t k) {
+  const int64_t n = PANEL_BYTES / (spans_of(k) * UNPACKED_BYTES) / PANEL_ROWS * PANEL_ROWS;
+  return n < PANEL_ROWS ? PANEL_ROWS : n > MOST_ROWS_TOGETHER ? MOST_ROWS_TOGETHER : n;
 }
 
 struct matrix {
@@ -46,11 +46,13 @@ struct matrix {
   int64_t row_bytes;
 };
 
+enum { TILE_COLUMNS = 4 }; /* of activations that a product takes at once */
+
 /* Activations of T rows, and the same rounded to 8 bits for matrices that use it; padded with zeros to whole spans.
  *
- * x = scale * q for each group of 16. Few rows lie one after another as row_spans; more than MOST_FOR_GEMV lie in
- * tiles of as many columns as a set's matrix product takes at once (matmul.h), a tile's spans one after another. */
-enum { MOST_FOR_GEMV = 16, MOST_COLUMNS = 8 };
+ * x = scale * q for each group of 16. Up to MOST_FOR_GEMV rows lie one after another as row_spans, more as tiles of
+ * columns (elementwise.h), which take as much. */
+enum { MOST_FOR_GEMV = 2 };
 struct row_span {
   int8_t q[SPAN];      /* in the order of vectors */
   float scale[LANES];
@@ -61,7 +63,7 @@ struct activations {
   int64_t stride;
   int64_t count;       /* T */
   int64_t spans;       /* per row */
-  struct row_span *rounded; /* [T + MOST_COLUMNS, spans], whatever the order */
+  struct row_span *rounded; /* [T, spans], whatever the order */
 };
 
 /* The KV cache of one layer. Keys are stored transposed in tiles of TILE positions, so that one query

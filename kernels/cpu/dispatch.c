@@ -83,7 +83,7 @@ int64_t block_bytes(int type) {
 bool is_float_type(int type) { return type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16; }
 
 int64_t matmul_scratch(int64_t cols) {
-  int64_t packed = panels_together(cols) * spans_of(cols) * PANEL_SPAN_BYTES;
+  int64_t packed = rows_together(cols) * spans_of(cols) * UNPACKED_BYTES;
   int64_t rows = 4 * (cols + LANES) * (int64_t)sizeof(float);
   return packed > rows ? packed : rows;
 }

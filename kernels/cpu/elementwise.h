@@ -104,49 +104,66 @@ static void rope(float *x, const float *cos, const float *sin, int64_t half, boo
   }
 }
 
-/* One group of GEMM_COLUMNS rows, side by side for the matrix product. A tile holds, for each lane, one step for each
- * span; it is as large as the row_spans of its rows. */
-struct tile_step {
-  int8_t q[GEMM_COLUMNS][GROUP];
-  float scale[GEMM_COLUMNS], sum[GEMM_COLUMNS];
+/* Several rows lie in tiles of TILE_COLUMNS or fewer, as even as can be. Of a tile, and of an unpacked row of weights,
+ * all spans of the first PART lanes come first, then those of the next. A step is one part of one span; those of a
+ * tile's columns lie side by side. q[k] are the k-th four of the 16 inputs of each lane's group. */
+struct part_step {
+  uint8_t q[4][4 * PART];
+  float scale[PART];
+  float bias[PART]; /* of activations, scale * (sum of q) */
 };
-static struct tile_step *tile_of(const struct activations *a, int64_t t) {
-  return (struct tile_step *)a->rounded + t / GEMM_COLUMNS * LANES * a->spans;
+struct tile {
+  struct part_step *steps; /* [PARTS, spans, columns] */
+  int64_t first, columns;  /* rows of the activations */
+};
+/* The tile that row t lies in. */
+static struct tile tile_of(const struct activations *a, int64_t t) {
+  const int64_t tiles = (a->count + TILE_COLUMNS - 1) / TILE_COLUMNS, fewer = a->count / tiles, more = a->count % tiles;
+  const int64_t wide = more * (fewer + 1); /* rows in tiles with one more */
+  const int64_t columns = t < wide ? fewer + 1 : fewer;
+  const int64_t first = t < wide ? t / columns * columns : wide + (t - wide) / columns * columns;
+  return (struct tile){(struct part_step *)a->rounded + first * a->spans * PARTS, first, columns};
 }
 
-/* Where one group of a row goes, whichever layout the product reads. */
-struct group_place {
-  int8_t *q;
-  float *scale, *sum;
-};
-static struct group_place place_of_group(const struct activations *a, int64_t t, int64_t s, int lane) {
-  if (a->count > MOST_FOR_GEMV) {
-    struct tile_step *step = tile_of(a, t) + lane * a->spans + s;
-    const int64_t c = t % GEMM_COLUMNS;
-    return (struct group_place){step->q[c], &step->scale[c], &step->sum[c]};
-  }
-  struct row_span *row = a->rounded + t * a->spans + s;
-  return (struct group_place){row->q + offset_of_lane(lane), &row->scale[lane], &row->sum[lane]};
+/* The parts of one span, `stride` steps from each other. */
+INLINE void store_parts(struct part_step *to, int64_t stride, const vb q[4], vf scale, vf bias) {
+  vb quarters[4];
+  vb_transpose4(q, quarters);
+  for (int k = 0; k < 4; k++) vb_store_parts(to->q[k], stride * (int64_t)sizeof *to, quarters[k]);
+  vf_store_parts(to->scale, stride * (int64_t)sizeof *to, scale);
+  vf_store_parts(to->bias, stride * (int64_t)sizeof *to, bias);
 }
 
 /* Groups of 16 to int8 with their own scale: x = scale * q. Positions past k are zero. A number that is not finite
  * would vanish in the rounding: the scales of its span become NaN instead, and so does every product with it. */
+INLINE void round_span(const float *x, int64_t left, struct row_span *to) {
+  vf finite = vf_set1(0); /* stays 0 */
+  for (int lane = 0; lane < LANES; lane++) {
+    const int64_t at = group_of_lane(lane) * GROUP;
+    vf v = at < left ? load_part(x + at, left - at, 0) : vf_set1(0);
+    finite = vf_add(finite, vf_sub(v, v));
+    const float top = vf_hmax(vf_abs(v)), scale = top / 127.0f;
+    vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
+    vi_store_i8(to->q + offset_of_lane(lane), q);
+    to->scale[lane] = scale;
+    to->sum[lane] = scale * (float)vi_hsum(q);
+  }
+  if (vf_hsum(finite) != 0)
+    for (int lane = 0; lane < LANES; lane++) to->scale[lane] = NAN;
+}
+
 static void round_row(const struct activations *a, int64_t t, int64_t k, int64_t first, int64_t last) {
   const float *x = a->x + t * a->stride;
+  const struct tile tile = tile_of(a, t);
   for (int64_t s = first; s < last; s++) {
-    vf finite = vf_set1(0); /* stays 0 */
-    for (int lane = 0; lane < LANES; lane++) {
-      const int64_t at = s * SPAN + group_of_lane(lane) * GROUP;
-      vf v = at < k ? load_part(x + at, k - at, 0) : vf_set1(0);
-      finite = vf_add(finite, vf_sub(v, v));
-      const float top = vf_hmax(vf_abs(v)), scale = top / 127.0f;
-      vi q = vi_round(vf_mul(v, vf_set1(top > 0 ? 127.0f / top : 0)));
-      const struct group_place place = place_of_group(a, t, s, lane);
-      vi_store_i8(place.q, q);
-      *place.scale = scale;
-      *place.sum = scale * (float)vi_hsum(q);
+    if (a->count <= MOST_FOR_GEMV) {
+      round_span(x + s * SPAN, k - s * SPAN, &a->rounded[t * a->spans + s]);
+      continue;
     }
-    if (vf_hsum(finite) != 0)
-      for (int lane = 0; lane < LANES; lane++) *place_of_group(a, t, s, lane).scale = NAN;
+    struct row_span row;
+    vb q[4];
+    round_span(x + s * SPAN, k - s * SPAN, &row);
+    for (int j = 0; j < 4; j++) q[j] = vb_load(row.q + 64 * j);
+    store_parts(tile.steps + s * tile.columns + t - tile.first, a->spans * tile.columns, q, vf_load(row.scale), vf_load(row.sum));
   }
 }

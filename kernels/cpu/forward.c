@@ -11,8 +11,8 @@
 
 enum { PHASES = 16 };         /* of one layer, at most */
 enum { LEAST_BYTES = 16384 }; /* weights of the smallest task of a decode step */
-enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task */
-enum { ROUNDED_TOGETHER = 24 }; /* rows: whole tiles of any set, so that no cache line has two writers */
+enum { ROWS_OF_TASK = 16 }; /* query rows of one attention task, at most */
+enum { MOST_ROWS_OF_TASK = 16 }; /* of a norm, an activation or a rounding */
 
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -21,7 +21,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static void *room(int64_t bytes) { return aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64); }
 
 static struct row_span *rounded_room(int64_t tokens, int64_t k) {
-  return room((tokens + MOST_COLUMNS) * spans_of(k) * (int64_t)sizeof(struct row_span));
+  return room(tokens * spans_of(k) * (int64_t)sizeof(struct row_span));
 }
 
 int64_t model_head_dim_padded(const struct model *m) { return ceil_div(m->size.head_dim, LANES) * LANES; }
@@ -103,7 +103,7 @@ struct pieces {
 static void cut_rows(const struct matrix *w, int64_t tokens, int threads, struct pieces *pieces) {
   const int64_t unit = tokens == 1 ? 4 : PANEL_ROWS; /* 4 are rows of a float tile */
   const int64_t smallest = tokens == 1 ? at_least(LEAST_BYTES / w->row_bytes, 1) : unit;
-  const int64_t panels = panels_together(w->cols) * unit, even = ceil_div(w->rows, (MAX_PIECES / 2) * panels) * panels;
+  const int64_t together = rows_together(w->cols), even = ceil_div(w->rows, (MAX_PIECES / 2) * together) * together;
   const int64_t largest = tokens == 1 ? w->rows : even;
   pieces->count = 0;
   for (int64_t row = 0; row < w->rows; pieces->count++) {
@@ -134,15 +134,18 @@ static void multiply(struct walk *w, const struct product *products, int n, cons
   end_phase(w);
 }
 
-/* One row is shared out by spans, several by whole tiles. */
+/* Rows of one task of a norm, an activation or a rounding. */
+static int64_t rows_of_task(const struct walk *w, int64_t rows) { return at_most(ceil_div(rows, 2 * w->threads), MOST_ROWS_OF_TASK); }
+
+/* One row is shared out by spans, several by rows. */
 struct share { int64_t first_row, end_row, first_span, end_span; };
 static int64_t shares_of(const struct walk *w, const struct activations *a) {
-  return a->count == 1 ? at_most(w->threads, a->spans) : ceil_div(a->count, ROUNDED_TOGETHER);
+  return a->count == 1 ? at_most(w->threads, a->spans) : ceil_div(a->count, rows_of_task(w, a->count));
 }
 static struct share share_of(const struct walk *w, const struct activations *a, int64_t task) {
   if (a->count > 1) {
-    const int64_t first = task * ROUNDED_TOGETHER;
-    return (struct share){first, at_most(first + ROUNDED_TOGETHER, a->count), 0, a->spans};
+    const int64_t rows = rows_of_task(w, a->count), first = task * rows;
+    return (struct share){first, at_most(first + rows, a->count), 0, a->spans};
   }
   const int64_t step = ceil_div(a->spans, shares_of(w, a)), first = at_most(task * step, a->spans);
   return (struct share){0, 1, first, at_most(first + step, a->spans)};
@@ -212,14 +215,15 @@ static int64_t end_segment(const struct attention *a, int64_t last_row) {
 
 /* Rows of several positions: a task walks all segments of its rows, merging as it goes. */
 static void attend_prompt(struct walk *w, const struct attention *a, int64_t kv_heads, int64_t rows) {
-  const int64_t hdp = a->kv.head_dim_padded, blocks = ceil_div(rows, ROWS_OF_TASK);
+  const int64_t hdp = a->kv.head_dim_padded, share = ceil_div(rows * kv_heads, 4 * w->threads);
+  const int64_t of_task = at_most(ceil_div(share, MAX_ROWS) * MAX_ROWS, ROWS_OF_TASK), blocks = ceil_div(rows, of_task);
   float *total = (float *)w->scratch, *part = total + ROWS_OF_TASK * hdp;
   struct softmax_state states[ROWS_OF_TASK], of_segment[MAX_ROWS];
   begin_phase(w, kv_heads * blocks);
   for (int64_t task; (task = next_task(w)) >= 0; task_done(w)) {
     /* The last blocks see the most: they go first, so that no thread is left with a long one at the end. */
-    const int64_t head = task % kv_heads, r0 = (blocks - 1 - task / kv_heads) * ROWS_OF_TASK;
-    const int64_t n = at_most(ROWS_OF_TASK, rows - r0);
+    const int64_t head = task % kv_heads, r0 = (blocks - 1 - task / kv_heads) * of_task;
+    const int64_t n = at_most(of_task, rows - r0);
     for (int64_t r = 0; r < n; r++) states[r] = (struct softmax_state){-INFINITY, 0};
     memset(total, 0, (size_t)(n * hdp) * sizeof(float));
     for (int64_t seg = first_segment(a, r0); seg < end_segment(a, r0 + n - 1) && !job_cancelled(w->job); seg++)
@@ -270,9 +274,10 @@ static void add_and_norm(struct walk *w, struct model *m, float *x, int64_t toke
                          const float *next_norm, bool round) {
   const int64_t d = m->size.hidden;
   const struct activations a = over(m, m->normed, d, tokens);
-  begin_phase(w, ceil_div(tokens, ROUNDED_TOGETHER));
+  const int64_t rows = rows_of_task(w, tokens);
+  begin_phase(w, ceil_div(tokens, rows));
   for (int64_t task; (task = next_task(w)) >= 0; task_done(w))
-    for (int64_t t = task * ROUNDED_TOGETHER; t < at_most((task + 1) * ROUNDED_TOGETHER, tokens); t++) {
+    for (int64_t t = task * rows; t < at_most((task + 1) * rows, tokens); t++) {
       float *update = m->update + t * d;
       if (post_norm) {
         if (post_norm->data) w->kernels->rmsnorm(update, norm_weight(post_norm), d, m->eps, update);

@@ -1,16 +1,30 @@
 /* Matrix products  out[t, r] = sum_k w[r, k] * x[t, k]  in two forms.
  *
- * `matmul` multiplies quantised rows by activations rounded to 8 bits. Few columns go through `gemv`, which
- * keeps inputs in the lanes; many go through `gemm`, which unpacks rows into a panel and keeps rows in the
- * lanes. Both add the same numbers in the same order, so a row's result does not depend on how many columns
- * share the call: lane l of `gemv` is a chain over spans of the groups in lane l, and `gemm` runs these 16
- * chains one after another and adds them in the tree of vf_hsum.
+ * `matmul` multiplies quantised rows by activations rounded to 8 bits. One or two columns go through `gemv`, which
+ * reads a row from beginning to end and unpacks it in registers; more go through `gemm`, which unpacks rows into
+ * memory once, each group of 16 inputs in one lane, so that a product needs no sums across lanes. Both keep inputs in
+ * the lanes and add the same numbers in the same order: a chain over spans in each lane, then the tree of vf_hsum. So
+ * a row's result does not depend on how many columns share the call.
  * `matmul_float` dequantises rows and multiplies in float32, one chain of 16 lanes for each result.
  */
 
-/* ---- few columns */
+enum { LONGEST_SPAN = 8 * 34, PADDED_SPAN = LONGEST_SPAN + 32 }; /* bytes */
 
-enum { GEMV_COLUMNS = 4 }; /* of one walk over a row */
+/* Pages ahead of the hardware's own prefetch: 15 -> 17 GB/s on a Zen 4 core, 6 -> 11 GB/s on a Xeon's. Into the
+ * second cache, which can wait for more lines at once: 5 % where 14 threads share the memory's full rate. */
+INLINE void prefetch_span(const uint8_t *p, int step) {
+  for (int line = 0; line < step; line += 64) __builtin_prefetch(p + 8192 + line, 0, 2);
+}
+
+/* A last, partial span goes on into the next row, whose blocks meet activations of 0; behind the last row is
+ * nothing, so there it is copied. */
+INLINE const uint8_t *partial_span(const struct matrix *w, const uint8_t *last, int step, int64_t rest, uint8_t padded[PADDED_SPAN]) {
+  if (last + step <= w->data + w->rows * w->row_bytes) return last;
+  memset(padded, 0, PADDED_SPAN);
+  return memcpy(padded, last, (size_t)rest);
+}
+
+/* ---- one or two columns */
 
 INLINE void span_step(int type, int columns, const uint8_t *p, const struct row_span *x, int64_t spans, vf acc[]) {
   struct span s;
@@ -25,125 +39,101 @@ INLINE void span_step(int type, int columns, const uint8_t *p, const struct row_
   }
 }
 
-/* One row by `columns` columns from t on. */
-INLINE void row_dots(int type, int columns, const struct matrix *w, const uint8_t *row, const struct activations *a, int64_t t,
-                     float *out, int64_t ldo) {
+INLINE void gemv(int type, int columns, const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,
+                 int64_t ldo) {
   const int step = span_bytes(type);
   const int64_t whole = w->cols / SPAN, rest = w->row_bytes - whole * step;
-  const struct row_span *x = a->rounded + t * a->spans;
-  vf acc[GEMV_COLUMNS];
-  for (int c = 0; c < columns; c++) acc[c] = vf_set1(0);
-  for (int64_t i = 0; i < whole; i++) {
-    /* Pages ahead of the hardware's own prefetch: 15 -> 17 GB/s on a Zen 4 core, 6 -> 11 GB/s on a Xeon's. Into the
-     * second cache, which can wait for more lines at once: 5 % where 14 threads share the memory's full rate. */
-    for (int line = 0; line < step; line += 64) __builtin_prefetch(row + i * step + 8192 + line, 0, 2);
-    span_step(type, columns, row + i * step, x + i, a->spans, acc);
-  }
-  if (rest) {
-    /* A last, partial span goes on into the next row, whose blocks meet activations of 0; behind the last row is
-     * nothing, so there it is copied. */
-    const uint8_t *last = row + whole * step;
-    uint8_t padded[8 * 34 + 32];
-    if (last + step > w->data + w->rows * w->row_bytes) {
-      memset(padded, 0, sizeof padded);
-      last = memcpy(padded, last, (size_t)rest);
-    }
-    span_step(type, columns, last, x + whole, a->spans, acc);
-  }
-  for (int c = 0; c < columns; c++) out[(t + c) * ldo] = vf_hsum(acc[c]);
-}
-
-INLINE void gemv(int type, const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo) {
   for (int64_t r = r0; r < r1; r++) {
     const uint8_t *row = w->data + r * w->row_bytes;
-    int64_t t = 0;
-    for (; t + 4 <= a->count; t += 4) row_dots(type, 4, w, row, a, t, out + r, ldo);
-    if (t + 2 <= a->count) row_dots(type, 2, w, row, a, t, out + r, ldo), t += 2;
-    if (t < a->count) row_dots(type, 1, w, row, a, t, out + r, ldo);
+    vf acc[MOST_FOR_GEMV];
+    for (int c = 0; c < columns; c++) acc[c] = vf_set1(0);
+    for (int64_t i = 0; i < whole; i++) {
+      prefetch_span(row + i * step, step);
+      span_step(type, columns, row + i * step, a->rounded + i, a->spans, acc);
+    }
+    if (rest) {
+      uint8_t padded[PADDED_SPAN];
+      span_step(type, columns, partial_span(w, row + whole * step, step, rest, padded), a->rounded + whole, a->spans, acc);
+    }
+    for (int c = 0; c < columns; c++) out[c * ldo + r] = vf_hsum(acc[c]);
   }
 }
 
-/* ---- many columns */
+/* ---- more columns */
 
-/* TILE_ROWS rows, unpacked: for each lane its steps, one for each span, with a row's bytes side by side. A tile of
- * activations is laid out likewise (tile_step), so that a product reads both from beginning to end. */
-struct panel_step {
-  uint8_t q[4][TILE_ROWS][4];
-  float scale[TILE_ROWS], bias[TILE_ROWS];
+/* Spans from..end-1 of one row. */
+INLINE void pack(int type, const struct matrix *w, int64_t r, int64_t from, int64_t end, struct part_step *to) {
+  const int step = span_bytes(type);
+  const int64_t whole = w->cols / SPAN;
+  const uint8_t *row = w->data + r * w->row_bytes;
+  uint8_t padded[PADDED_SPAN];
+  for (int64_t i = from; i < end; i++) {
+    const uint8_t *p = row + i * step;
+    prefetch_span(p, step);
+    if (i == whole) p = partial_span(w, p, step, w->row_bytes - whole * step, padded);
+    struct span s;
+    unpack(type, p, &s);
+    store_parts(to + i - from, end - from, s.q, s.scale, has_bias(type) ? span_bias(type, &s) : s.scale);
+  }
+}
+
+/* Some rows, unpacked, by the columns of a tile, over some spans. */
+struct piece {
+  const struct part_step *rows;    /* [count, PARTS, spans] */
+  const struct part_step *columns; /* [PARTS, ..., columns] */
+  float (*sums)[LANES];            /* [count, TILE_COLUMNS]: added to, or set where this */
+  bool begins;                     /* is the first piece of these rows */
+  int64_t count, spans;
+  int64_t to_next_part;            /* of columns, in steps */
+  int64_t groups;                  /* of 16 inputs that there are, counted from the first span */
 };
 
-INLINE void pack(int type, const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {
-  const int step = span_bytes(type);
-  const int64_t spans = spans_of(w->cols);
-  uint8_t padded[8 * 34 + 32], bytes[SPAN];
-  float scale[LANES], bias[LANES];
-  if (rows < TILE_ROWS) memset(panel, 0, (size_t)(LANES * spans) * sizeof *panel);
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t i = 0; i < spans; i++) {
-      const uint8_t *p = w->data + (r0 + r) * w->row_bytes + i * step;
-      int64_t left = w->row_bytes - i * step;
-      if (left < step) {
-        memset(padded, 0, sizeof padded);
-        p = memcpy(padded, p, (size_t)left);
+/* Part by part: what is read again for each row is then half as much, or less. */
+INLINE void tile_dots(int bits, bool with_bias, int columns, const struct piece *p) {
+  const int64_t to_next_row = PARTS * p->spans;
+  for (int part = 0; part < PARTS; part++) {
+    const int64_t some = (p->groups - group_of_lane(part * PART) + GROUPS - 1) / GROUPS, steps = some < p->spans ? some : p->spans;
+    for (int64_t first = 0; first < p->count; first += TILE_ROWS) { /* rows that do not exist too, from whatever lies there */
+      const struct part_step *w = p->rows + first * to_next_row + part * p->spans, *x = p->columns + part * p->to_next_part;
+      float *sums = p->sums[first * TILE_COLUMNS] + part * PART;
+      pf acc[TILE_ROWS][TILE_COLUMNS];
+      for (int r = 0; r < TILE_ROWS; r++)
+        for (int c = 0; c < columns; c++) acc[r][c] = p->begins ? pf_set1(0) : pf_load(sums + (r * TILE_COLUMNS + c) * LANES);
+      for (int64_t i = 0; i < steps; i++, w++, x += columns) {
+        pb q[TILE_ROWS][4];
+        pf scale[TILE_ROWS];
+        for (int r = 0; r < TILE_ROWS; r++) {
+          for (int k = 0; k < 4; k++) q[r][k] = pb_load(w[r * to_next_row].q[k]);
+          scale[r] = pf_load(w[r * to_next_row].scale);
+        }
+        for (int c = 0; c < columns; c++)
+          for (int r = 0; r < TILE_ROWS; r++) {
+            acc[r][c] = pf_fma(pf_group_dots(q[r], x[c].q, bits), pf_mul(scale[r], pf_load(x[c].scale)), acc[r][c]);
+            if (with_bias) acc[r][c] = pf_fma(pf_load(w[r * to_next_row].bias), pf_load(x[c].bias), acc[r][c]);
+          }
       }
-      struct span s;
-      unpack(type, p, &s);
-      for (int j = 0; j < 4; j++) vb_store(bytes + 64 * j, s.q[j]);
-      vf_store(scale, s.scale);
-      if (has_bias(type)) vf_store(bias, span_bias(type, &s));
-      for (int lane = 0; lane < LANES; lane++) {
-        struct panel_step *to = panel + lane * spans + i;
-        for (int k = 0; k < 4; k++) memcpy(to->q[k][r], bytes + offset_of_lane(lane) + 4 * k, 4);
-        to->scale[r] = scale[lane];
-        if (has_bias(type)) to->bias[r] = bias[lane];
-      }
-    }
-}
-
-/* One panel by GEMM_COLUMNS columns. */
-INLINE void tile(int bits, bool with_bias, const struct panel_step *panel, const struct tile_step *x, int64_t spans, int64_t groups,
-                 tf result[GEMM_COLUMNS]) {
-  tf waiting[4][GEMM_COLUMNS]; /* inner nodes of the tree that wait for their right half */
-  for (int n = 0; n < LANES; n++) {
-    const int lane = (n & 1) << 3 | (n & 2) << 1 | (n & 4) >> 1 | n >> 3;
-    const int64_t steps = (groups - group_of_lane(lane) + GROUPS - 1) / GROUPS;
-    const struct panel_step *p = panel + lane * spans;
-    const struct tile_step *t = x + lane * spans;
-    tf acc[GEMM_COLUMNS];
-    for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_set1(0);
-    for (int64_t i = 0; i < steps; i++) {
-      tb w[4];
-      for (int k = 0; k < 4; k++) w[k] = tb_load(p[i].q[k]);
-      const tf s = tf_load(p[i].scale);
-      for (int c = 0; c < GEMM_COLUMNS; c++)
-        acc[c] = tf_fma(tf_group_dot(w, t[i].q[c], bits), tf_mul(s, tf_set1(t[i].scale[c])), acc[c]);
-      if (with_bias) {
-        const tf b = tf_load(p[i].bias);
-        for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_fma(b, tf_set1(t[i].sum[c]), acc[c]);
-      }
-    }
-    int level = 0;
-    for (; n >> level & 1; level++)
-      for (int c = 0; c < GEMM_COLUMNS; c++) acc[c] = tf_add(waiting[level][c], acc[c]);
-    for (int c = 0; c < GEMM_COLUMNS; c++) {
-      if (level < 4) waiting[level][c] = acc[c];
-      else result[c] = acc[c];
+      for (int r = 0; r < TILE_ROWS; r++)
+        for (int c = 0; c < columns; c++) pf_store(sums + (r * TILE_COLUMNS + c) * LANES, acc[r][c]);
     }
   }
 }
 
-/* The tile for every size of weight: compiled once each, chosen once for each product. */
-typedef void tile_function(const struct panel_step *, const struct tile_step *, int64_t, int64_t, tf[GEMM_COLUMNS]);
-#define TILE_OF(BITS, BIAS)                                                                                         \
-  static void tile_##BITS(const struct panel_step *panel, const struct tile_step *x, int64_t spans, int64_t groups, \
-                          tf result[GEMM_COLUMNS]) {                                                                \
-    tile(BITS, BIAS, panel, x, spans, groups, result);                                                              \
-  }
-TILE_OF(5, true)
-TILE_OF(6, true)
-TILE_OF(8, SIGNED_ZERO_POINT != 0)
-static tile_function *tile_for(int type) {
-  return weight_bits(type) <= 5 ? tile_5 : weight_bits(type) == 6 ? tile_6 : tile_8;
+/* For every size of weight and number of columns: compiled once each, chosen for each tile. */
+typedef void tile_function(const struct piece *);
+#define DEFINE(BITS, BIAS, COLUMNS) \
+  static void tile_##BITS##_##COLUMNS(const struct piece *p) { tile_dots(BITS, BIAS, COLUMNS, p); }
+#define NAME(BITS, BIAS, COLUMNS) tile_##BITS##_##COLUMNS,
+#define BY_COLUMNS(X, BITS, BIAS) X(BITS, BIAS, 1) X(BITS, BIAS, 2) X(BITS, BIAS, 3) X(BITS, BIAS, 4)
+#define BY_BITS(X) X(5, true) X(6, true) X(8, SIGNED_ZERO_POINT != 0)
+#define DEFINE_ALL(BITS, BIAS)    \
+  BY_COLUMNS(DEFINE, BITS, BIAS) \
+  static tile_function *const tiles_##BITS[TILE_COLUMNS] = {BY_COLUMNS(NAME, BITS, BIAS)};
+BY_BITS(DEFINE_ALL)
+#undef DEFINE
+#undef NAME
+#undef DEFINE_ALL
+static tile_function *tile_function_for(int type, int64_t columns) {
+  return (weight_bits(type) <= 5 ? tiles_5 : weight_bits(type) == 6 ? tiles_6 : tiles_8)[columns - 1];
 }
 
 #define QUANTISED_TYPES(X) \
@@ -153,49 +143,60 @@ static tile_function *tile_for(int type) {
 #define DEFINE(T)                                                                                                   \
   static void gemv_##T(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,     \
                        int64_t ldo) {                                                                               \
-    gemv(TYPE_##T, w, a, r0, r1, out, ldo);                                                                         \
+    if (a->count == 1) gemv(TYPE_##T, 1, w, a, r0, r1, out, ldo);                                                   \
+    else gemv(TYPE_##T, 2, w, a, r0, r1, out, ldo);                                                                 \
   }                                                                                                                 \
-  static void pack_##T(const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {                \
-    pack(TYPE_##T, w, r0, rows, panel);                                                                             \
+  static void pack_##T(const struct matrix *w, int64_t r, int64_t from, int64_t end, struct part_step *to) {        \
+    pack(TYPE_##T, w, r, from, end, to);                                                                            \
   }
 QUANTISED_TYPES(DEFINE)
 #undef DEFINE
 
-static void pack_panel(const struct matrix *w, int64_t r0, int64_t rows, struct panel_step *panel) {
+static void pack_row(const struct matrix *w, int64_t r, int64_t from, int64_t end, struct part_step *to) {
   switch (w->type) {
 #define CASE(T) \
-  case TYPE_##T: pack_##T(w, r0, rows, panel); break;
+  case TYPE_##T: pack_##T(w, r, from, end, to); break;
     QUANTISED_TYPES(CASE)
 #undef CASE
   }
 }
 
+/* Few columns: what is unpacked keeps, with the columns that it is multiplied by, within the first cache, so some spans
+ * of some rows go at a time. Many columns: it pays to unpack more rows, and whole ones, into the second cache. */
+enum { FEW_COLUMNS = 32, FEW_ROWS = 4, FEW_SPANS = 8 };
+
 static void gemm(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo,
-                 struct panel_step *panels) {
-  const int64_t groups = (w->cols + GROUP - 1) / GROUP, together = panels_together(w->cols) * PANEL_ROWS;
-  const int64_t steps = LANES * a->spans; /* of a panel */
-  tile_function *const multiply = tile_for(w->type);
-  for (int64_t r = r0; r < r1; r += together) {
-    const int64_t last = r1 < r + together ? r1 : r + together;
-    for (int64_t p = r; p < last; p += TILE_ROWS)
-      pack_panel(w, p, last - p < TILE_ROWS ? last - p : TILE_ROWS, panels + (p - r) / TILE_ROWS * steps);
-    for (int64_t t = 0; t < a->count; t += GEMM_COLUMNS)
-      for (int64_t p = r; p < last; p += TILE_ROWS) {
-        tf result[GEMM_COLUMNS]; /* of columns that do not exist too, from whatever lies there */
-        multiply(panels + (p - r) / TILE_ROWS * steps, tile_of(a, t), a->spans, groups, result);
-        for (int64_t c = 0; c < GEMM_COLUMNS && t + c < a->count; c++) {
-          float rows[TILE_ROWS];
-          tf_store(rows, result[c]);
-          memcpy(out + (t + c) * ldo + p, rows, (size_t)(last - p < TILE_ROWS ? last - p : TILE_ROWS) * sizeof *rows);
+                 struct part_step *rows) {
+  const bool few = a->count <= FEW_COLUMNS;
+  const int64_t groups = (w->cols + GROUP - 1) / GROUP;
+  const int64_t rows_at_once = few ? FEW_ROWS : rows_together(w->cols), spans_at_once = few ? FEW_SPANS : a->spans;
+  _Alignas(64) float sums[MOST_ROWS_TOGETHER * TILE_COLUMNS][LANES]; /* of one tile, or of all where columns are few */
+  for (int64_t first = r0; first < r1; first += rows_at_once) {
+    const int64_t n = r1 < first + rows_at_once ? r1 - first : rows_at_once;
+    for (int64_t from = 0, end; from < a->spans; from = end) {
+      end = a->spans < from + spans_at_once ? a->spans : from + spans_at_once;
+      for (int64_t r = 0; r < n; r++) pack_row(w, first + r, from, end, rows + r * PARTS * (end - from));
+      float(*of_tile)[LANES] = sums;
+      for (int64_t t = 0; t < a->count;) {
+        const struct tile tile = tile_of(a, t);
+        tile_function_for(w->type, tile.columns)(&(struct piece){rows, tile.steps + from * tile.columns, of_tile, !from, n, end - from,
+                                                                 a->spans * tile.columns, groups - from * GROUPS});
+        for (int64_t r = 0; r < n && end == a->spans; r++) {
+          float of_columns[TILE_COLUMNS]; /* of columns that do not exist too */
+          vf_hsum4(of_tile + r * TILE_COLUMNS, of_columns);
+          for (int64_t c = 0; c < tile.columns; c++) out[(t + c) * ldo + first + r] = of_columns[c];
         }
+        if (few) of_tile += FEW_ROWS * TILE_COLUMNS;
+        t += tile.columns;
       }
+    }
   }
 }
 
 static void matmul(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo,
                    uint8_t *scratch) {
   if (a->count > MOST_FOR_GEMV) {
-    gemm(w, a, r0, r1, out, ldo, (struct panel_step *)scratch);
+    gemm(w, a, r0, r1, out, ldo, (struct part_step *)scratch);
     return;
   }
   switch (w->type) {
@@ -232,7 +233,7 @@ INLINE void dequantize_row(int type, const uint8_t *row, int64_t k, int64_t row_
     if (k - i * SPAN >= SPAN) {
       dequantize_span(type, row + i * step, out + i * SPAN);
     } else {
-      uint8_t padded[8 * 34 + 32] = {0};
+      uint8_t padded[PADDED_SPAN] = {0};
       float values[SPAN];
       memcpy(padded, row + i * step, (size_t)(row_bytes - i * step));
       dequantize_span(type, padded, values);
@@ -252,8 +253,9 @@ static void dequantize(const struct matrix *w, int64_t r, float *out) {
     case TYPE_BF16:
       for (int64_t i = 0; i < k; i += LANES) {
         uint16_t part[LANES] = {0};
-        memcpy(part, row + 2 * i, (size_t)(k - i < LANES ? k - i : LANES) * 2);
-        store_part(out + i, k - i, w->type == TYPE_F16 ? vf_load_f16(part) : vf_load_bf16(part));
+        const uint16_t *from = (const uint16_t *)row + i;
+        if (k - i < LANES) from = memcpy(part, from, (size_t)(k - i) * 2);
+        store_part(out + i, k - i, w->type == TYPE_F16 ? vf_load_f16(from) : vf_load_bf16(from));
       }
       break;
 #define CASE(T) \
@@ -263,42 +265,44 @@ static void dequantize(const struct matrix *w, int64_t r, float *out) {
   }
 }
 
-enum { FLOAT_ROWS = 4, FLOAT_COLUMNS = 4 };
+/* Rows that are dequantised together; of those, and of columns, as many at once as the registers hold sums of. */
+enum { FLOAT_ROWS = 4, FLOAT_SIDE = SUMS >= 16 ? 4 : 2 };
 
-/* rows x columns results at once, each its own chain over k. */
-INLINE void float_tile(int columns, const float *rows, int64_t row_stride, const float *x, int64_t x_stride, int64_t k,
-                       float result[FLOAT_ROWS][FLOAT_COLUMNS]) {
-  vf acc[FLOAT_ROWS][FLOAT_COLUMNS];
-  for (int r = 0; r < FLOAT_ROWS; r++)
+/* n x columns results at once, each its own chain over k. */
+INLINE void float_tile(int n, int columns, const float *rows, int64_t row_stride, const float *x, int64_t x_stride, int64_t k,
+                       float result[FLOAT_ROWS][FLOAT_SIDE]) {
+  vf acc[FLOAT_ROWS][FLOAT_SIDE];
+  for (int r = 0; r < n; r++)
     for (int c = 0; c < columns; c++) acc[r][c] = vf_set1(0);
   for (int64_t i = 0; i < k; i += LANES) {
-    vf v[FLOAT_COLUMNS];
+    vf v[FLOAT_SIDE];
     for (int c = 0; c < columns; c++) v[c] = load_part(x + c * x_stride + i, k - i, 0);
-    for (int r = 0; r < FLOAT_ROWS; r++) {
+    for (int r = 0; r < n; r++) {
       vf w = vf_load(rows + r * row_stride + i);
       for (int c = 0; c < columns; c++) acc[r][c] = vf_fma(w, v[c], acc[r][c]);
     }
   }
-  for (int r = 0; r < FLOAT_ROWS; r++)
+  for (int r = 0; r < n; r++)
     for (int c = 0; c < columns; c++) result[r][c] = vf_hsum(acc[r][c]);
 }
 
 static void matmul_float(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out,
                          int64_t ldo, uint8_t *scratch) {
   const int64_t k = w->cols, stride = (k + LANES - 1) / LANES * LANES;
-  float *rows = (float *)scratch, result[FLOAT_ROWS][FLOAT_COLUMNS];
+  float *rows = (float *)scratch, result[FLOAT_ROWS][FLOAT_SIDE];
   memset(rows, 0, (size_t)(FLOAT_ROWS * stride) * sizeof(float));
   for (int64_t r = r0; r < r1; r += FLOAT_ROWS) {
     const int64_t n = r1 - r < FLOAT_ROWS ? r1 - r : FLOAT_ROWS;
     for (int64_t i = 0; i < n; i++) dequantize(w, r + i, rows + i * stride);
-    for (int64_t t = 0; t < a->count;) {
-      const int columns = a->count - t >= FLOAT_COLUMNS ? FLOAT_COLUMNS : 1;
+    for (int64_t t = 0, columns; t < a->count; t += columns) {
+      columns = a->count - t >= FLOAT_SIDE ? FLOAT_SIDE : 1;
       const float *x = a->x + t * a->stride;
-      if (columns == 1) float_tile(1, rows, stride, x, a->stride, k, result);
-      else float_tile(FLOAT_COLUMNS, rows, stride, x, a->stride, k, result);
-      for (int c = 0; c < columns; c++)
+      /* Rows that do not exist too, from whatever lies there. */
+      if (columns == 1) float_tile(FLOAT_ROWS, 1, rows, stride, x, a->stride, k, result);
+      for (int64_t p = 0; p < FLOAT_ROWS && columns > 1; p += FLOAT_SIDE)
+        float_tile(FLOAT_SIDE, FLOAT_SIDE, rows + p * stride, stride, x, a->stride, k, result + p);
+      for (int64_t c = 0; c < columns; c++)
         for (int64_t i = 0; i < n; i++) out[(t + c) * ldo + r + i] = result[i][c];
-      t += columns;
     }
   }
 }

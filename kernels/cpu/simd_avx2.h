@@ -1,7 +1,7 @@
 /* Vectors for AVX2 with FMA and F16C: 16 floats or ints as two registers, 64 bytes as two halves. */
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
-#define GEMM_COLUMNS 6
+enum { PART = 8, PARTS = LANES / PART, TILE_ROWS = 1, SUMS = 6 /* vectors of 16 that the registers hold beside others */ };
 #define SIGNED_ZERO_POINT 0 /* signed bytes are multiplied as they are */
 
 typedef struct { __m256 a, b; } vf;
@@ -38,6 +38,16 @@ INLINE float vf_hsum(vf v) { /* the same tree as every other set */
   __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   b = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+/* The same of four, whose shuffles serve two each. */
+INLINE void vf_hsum4(const float v[4][16], float out[4]) {
+  __m256 a[4];
+  for (int i = 0; i < 4; i++) a[i] = _mm256_add_ps(_mm256_loadu_ps(v[i]), _mm256_loadu_ps(v[i] + 8));
+  const __m256 b = _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[2], 0x20), _mm256_permute2f128_ps(a[0], a[2], 0x31));
+  const __m256 c = _mm256_add_ps(_mm256_permute2f128_ps(a[1], a[3], 0x20), _mm256_permute2f128_ps(a[1], a[3], 0x31));
+  const __m256 low = _mm256_shuffle_ps(b, c, 0x44), high = _mm256_shuffle_ps(b, c, 0xee);
+  const __m256 d = _mm256_add_ps(low, high), e = _mm256_add_ps(d, _mm256_movehdup_ps(d)); /* 0 . 1 . 2 . 3 . */
+  _mm_storeu_ps(out, _mm_shuffle_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1), 0x88));
 }
 INLINE float vf_hmax(vf v) {
   __m256 a = _mm256_max_ps(v.a, v.b);
@@ -114,26 +124,43 @@ INLINE vi vi_group_dots(const vb q[4], const int8_t *x, int bits) {
   return (vi){group_dots(a[0], a[1], a[2], a[3], bits), group_dots(b[0], b[1], b[2], b[3], bits)};
 }
 
-/* Tiles of 8 rows, half a panel: with 16, the sums of a few columns alone would fill the 16 registers. */
-typedef __m256 tf;
-typedef __m256i tb;
-enum { TILE_ROWS = 8 };
-INLINE tf tf_set1(float x) { return _mm256_set1_ps(x); }
-INLINE tf tf_load(const float *p) { return _mm256_loadu_ps(p); }
-INLINE void tf_store(float *p, tf x) { _mm256_storeu_ps(p, x); }
-INLINE tf tf_add(tf x, tf y) { return _mm256_add_ps(x, y); }
-INLINE tf tf_mul(tf x, tf y) { return _mm256_mul_ps(x, y); }
-INLINE tf tf_fma(tf x, tf y, tf z) { return _mm256_fmadd_ps(x, y, z); }
-INLINE tb tb_load(const void *p) { return _mm256_loadu_si256(p); }
-INLINE __m256i broadcast4(const int8_t *x) {
-  int32_t v;
-  __builtin_memcpy(&v, x, 4);
-  return _mm256_set1_epi32(v);
+INLINE void transpose4(const __m256i q[4], __m256i out[4]) { /* of lanes of 32 bits, in each half */
+  const __m256i a = _mm256_unpacklo_epi32(q[0], q[1]), b = _mm256_unpackhi_epi32(q[0], q[1]);
+  const __m256i c = _mm256_unpacklo_epi32(q[2], q[3]), d = _mm256_unpackhi_epi32(q[2], q[3]);
+  out[0] = _mm256_unpacklo_epi64(a, c);
+  out[1] = _mm256_unpackhi_epi64(a, c);
+  out[2] = _mm256_unpacklo_epi64(b, d);
+  out[3] = _mm256_unpackhi_epi64(b, d);
 }
-/* The sum over one group of 16 inputs for every row of a tile. */
-INLINE tf tf_group_dot(const tb w[4], const int8_t *x, int bits) {
+/* Lane 4g + p of out[k] is lane 4g + k of q[p]. */
+INLINE void vb_transpose4(const vb q[4], vb out[4]) {
+  __m256i a[4], b[4];
+  transpose4((const __m256i[4]){q[0].a, q[1].a, q[2].a, q[3].a}, a);
+  transpose4((const __m256i[4]){q[0].b, q[1].b, q[2].b, q[3].b}, b);
+  for (int k = 0; k < 4; k++) out[k] = (vb){a[k], b[k]};
+}
+
+/* Parts of 8 lanes: with 16, the sums of a few columns alone would fill the 16 registers. */
+typedef __m256 pf;
+typedef __m256i pb;
+INLINE pf pf_set1(float x) { return _mm256_set1_ps(x); }
+INLINE pf pf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void pf_store(float *p, pf x) { _mm256_storeu_ps(p, x); }
+INLINE pf pf_mul(pf x, pf y) { return _mm256_mul_ps(x, y); }
+INLINE pf pf_fma(pf x, pf y, pf z) { return _mm256_fmadd_ps(x, y, z); }
+INLINE pb pb_load(const void *p) { return _mm256_loadu_si256(p); }
+INLINE void vb_store_parts(uint8_t *p, int64_t bytes, vb x) { /* from one part to the next */
+  _mm256_storeu_si256((void *)p, x.a);
+  _mm256_storeu_si256((void *)(p + bytes), x.b);
+}
+INLINE void vf_store_parts(float *p, int64_t bytes, vf x) {
+  _mm256_storeu_ps(p, x.a);
+  _mm256_storeu_ps((float *)((uint8_t *)p + bytes), x.b);
+}
+/* The sum over the 16 inputs of each lane's group, four of them in each q. */
+INLINE pf pf_group_dots(const pb w[4], const uint8_t x[4][4 * PART], int bits) {
   __m256i p[4];
-  for (int k = 0; k < 4; k++) p[k] = pairs(w[k], broadcast4(x + 4 * k), bits);
+  for (int k = 0; k < 4; k++) p[k] = pairs(w[k], pb_load(x[k]), bits);
   if (bits == 8)
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_add_epi32(widen(p[0]), widen(p[1])), _mm256_add_epi32(widen(p[2]), widen(p[3]))));
   const __m256i low = _mm256_add_epi16(p[0], p[1]), high = _mm256_add_epi16(p[2], p[3]);

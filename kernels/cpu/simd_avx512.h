@@ -1,7 +1,7 @@
 /* Vectors for AVX-512 (F, BW, DQ, VL, VNNI): 16 floats or ints, 64 bytes, and halves of 32 bytes. */
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
-#define GEMM_COLUMNS 8
+enum { TILE_ROWS = 2, SUMS = 16 /* vectors of 16 that the registers hold beside others */ };
 #define SIGNED_ZERO_POINT 128 /* signed bytes are used as byte ^ 0x80 */
 
 typedef __m512 vf;
@@ -34,6 +34,9 @@ INLINE float vf_hsum(vf v) {
   b = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
+INLINE void vf_hsum4(const float v[4][16], float out[4]) {
+  for (int i = 0; i < 4; i++) out[i] = vf_hsum(vf_load(v[i]));
+}
 INLINE float vf_hmax(vf v) { return _mm512_reduce_max_ps(v); }
 INLINE vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }
 INLINE void vf_store_f16(uint16_t *p, vf x) {
@@ -57,16 +60,20 @@ INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
   (void)is_signed;
   return _mm512_dpbusd_epi32(acc, w, x);
 }
-INLINE vb vb_broadcast4(const int8_t *x) {
-  int32_t v;
-  __builtin_memcpy(&v, x, 4);
-  return _mm512_set1_epi32(v);
-}
 /* Lane 4g + p of the result is the sum of lanes 4g .. 4g+3 of input p. */
 INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
   vi ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
   vi cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
   return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+}
+/* Lane 4g + p of out[k] is lane 4g + k of q[p]. */
+INLINE void vb_transpose4(const vb q[4], vb out[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(q[0], q[1]), b = _mm512_unpackhi_epi32(q[0], q[1]);
+  const __m512i c = _mm512_unpacklo_epi32(q[2], q[3]), d = _mm512_unpackhi_epi32(q[2], q[3]);
+  out[0] = _mm512_unpacklo_epi64(a, c);
+  out[1] = _mm512_unpackhi_epi64(a, c);
+  out[2] = _mm512_unpacklo_epi64(b, d);
+  out[3] = _mm512_unpackhi_epi64(b, d);
 }
 
 INLINE vh vh_load(const void *p) { return _mm256_loadu_si256(p); }

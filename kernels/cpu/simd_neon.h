@@ -2,7 +2,7 @@
  * Where the compiler may use the dot product instructions (__ARM_FEATURE_DOTPROD), bytes multiply with those. */
 #include <arm_neon.h>
 #define INLINE static inline __attribute__((always_inline))
-#define GEMM_COLUMNS 4
+enum { PART = 4, PARTS = LANES / PART, TILE_ROWS = 2, SUMS = 6 /* vectors of 16 that the registers hold beside others */ };
 #define SIGNED_ZERO_POINT 0 /* signed bytes are multiplied as they are */
 
 typedef struct { float32x4_t a, b, c, d; } vf;
@@ -46,6 +46,9 @@ INLINE vf vf_exp2i(vi n) { return (vf)EACH1(exp2i, n); }
 INLINE float vf_hsum(vf v) { /* the same tree as every other set */
   const float32x4_t x = vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d));
   return vpadds_f32(vadd_f32(vget_low_f32(x), vget_high_f32(x)));
+}
+INLINE void vf_hsum4(const float v[4][16], float out[4]) {
+  for (int i = 0; i < 4; i++) out[i] = vf_hsum(vf_load(v[i]));
 }
 INLINE float vf_hmax(vf v) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.a, v.b), vmaxq_f32(v.c, v.d))); }
 INLINE float32x4_t load_f16x4(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
@@ -108,17 +111,64 @@ INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
   (void)is_signed;
   return (vi)EACH3(dot4, acc, w, x);
 }
-INLINE vb vb_broadcast4(const int8_t *x) {
-  int32_t v;
-  __builtin_memcpy(&v, x, 4);
-  return (vb)ALL(vreinterpretq_u8_s32(vdupq_n_s32(v)));
-}
 INLINE int32x4_t reduce4(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d) {
   return vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
 }
 INLINE vi vi_reduce4(vi x, vi y, vi z, vi w) {
   return (vi){reduce4(x.a, y.a, z.a, w.a), reduce4(x.b, y.b, z.b, w.b), reduce4(x.c, y.c, z.c, w.c),
               reduce4(x.d, y.d, z.d, w.d)};
+}
+/* Sums of q * x over the 16 inputs of each lane's group; `bits` is the size of q, 8 for signed bytes. */
+INLINE vi vi_group_dots(const vb q[4], const int8_t *x, int bits) {
+  vi part[4];
+  for (int j = 0; j < 4; j++) part[j] = vi_dot4(vi_zero(), q[j], vb_load(x + 64 * j), bits == 8);
+  return vi_reduce4(part[0], part[1], part[2], part[3]);
+}
+
+INLINE void transpose4(const uint8x16_t x, const uint8x16_t y, const uint8x16_t z, const uint8x16_t w, uint8x16_t *out[4]) {
+#define PAIRS(n, a, b) vreinterpretq_u64_u32(vtrn##n##q_u32(vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b)))
+  const uint64x2_t a = PAIRS(1, x, y), b = PAIRS(2, x, y), c = PAIRS(1, z, w), d = PAIRS(2, z, w);
+#undef PAIRS
+  *out[0] = vreinterpretq_u8_u64(vtrn1q_u64(a, c));
+  *out[1] = vreinterpretq_u8_u64(vtrn1q_u64(b, d));
+  *out[2] = vreinterpretq_u8_u64(vtrn2q_u64(a, c));
+  *out[3] = vreinterpretq_u8_u64(vtrn2q_u64(b, d));
+}
+/* Lane 4g + p of out[k] is lane 4g + k of q[p]. */
+INLINE void vb_transpose4(const vb q[4], vb out[4]) {
+  transpose4(q[0].a, q[1].a, q[2].a, q[3].a, (uint8x16_t *[]){&out[0].a, &out[1].a, &out[2].a, &out[3].a});
+  transpose4(q[0].b, q[1].b, q[2].b, q[3].b, (uint8x16_t *[]){&out[0].b, &out[1].b, &out[2].b, &out[3].b});
+  transpose4(q[0].c, q[1].c, q[2].c, q[3].c, (uint8x16_t *[]){&out[0].c, &out[1].c, &out[2].c, &out[3].c});
+  transpose4(q[0].d, q[1].d, q[2].d, q[3].d, (uint8x16_t *[]){&out[0].d, &out[1].d, &out[2].d, &out[3].d});
+}
+
+/* Parts of one register of 4 lanes. */
+typedef float32x4_t pf;
+typedef uint8x16_t pb;
+INLINE pf pf_set1(float x) { return vdupq_n_f32(x); }
+INLINE pf pf_load(const float *p) { return vld1q_f32(p); }
+INLINE void pf_store(float *p, pf x) { vst1q_f32(p, x); }
+INLINE pf pf_mul(pf x, pf y) { return vmulq_f32(x, y); }
+INLINE pf pf_fma(pf x, pf y, pf z) { return vfmaq_f32(z, x, y); }
+INLINE pb pb_load(const uint8_t *p) { return vld1q_u8(p); }
+INLINE void vb_store_parts(uint8_t *p, int64_t bytes, vb x) { /* from one part to the next */
+  vst1q_u8(p, x.a);
+  vst1q_u8(p + bytes, x.b);
+  vst1q_u8(p + 2 * bytes, x.c);
+  vst1q_u8(p + 3 * bytes, x.d);
+}
+INLINE void vf_store_parts(float *p, int64_t bytes, vf x) {
+  vst1q_f32(p, x.a);
+  vst1q_f32((float *)((uint8_t *)p + bytes), x.b);
+  vst1q_f32((float *)((uint8_t *)p + 2 * bytes), x.c);
+  vst1q_f32((float *)((uint8_t *)p + 3 * bytes), x.d);
+}
+/* The same where each q holds four inputs of every lane's group. */
+INLINE pf pf_group_dots(const pb q[4], const uint8_t x[4][4 * PART], int bits) {
+  (void)bits;
+  int32x4_t dot = vdupq_n_s32(0);
+  for (int k = 0; k < 4; k++) dot = dot4(dot, q[k], pb_load(x[k]));
+  return vcvtq_f32_s32(dot);
 }
 
 INLINE vb vb_and(vb x, uint8_t mask) {
@@ -152,5 +202,3 @@ INLINE vf vf_from_f16_blocks(const uint8_t *p, int stride) {
   const float32x4_t x = vcvt_f32_f16(vreinterpret_f16_u16(first)), y = vcvt_f32_f16(vreinterpret_f16_u16(second));
   return (vf){x, x, y, y};
 }
-
-#include "whole_tiles.h"

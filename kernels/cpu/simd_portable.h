@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #define INLINE static inline
-#define GEMM_COLUMNS 2
+enum { TILE_ROWS = 1, SUMS = 2 /* vectors of 16 that the registers hold beside others */ };
 #define SIGNED_ZERO_POINT 0
 
 typedef struct { float v[16]; } vf;
@@ -28,6 +28,9 @@ INLINE vi vi_round(vf a) { vi r; EACH(16) r.v[i] = (int32_t)lrintf(a.v[i]); retu
 INLINE vf vf_zero_below(vf value, vf x, float limit) { EACH(16) value.v[i] = x.v[i] >= limit ? value.v[i] : 0; return value; }
 INLINE vf vf_exp2i(vi n) { vf r; EACH(16) n.v[i] = (n.v[i] + 127) << 23; memcpy(&r, &n, 64); return r; }
 INLINE float vf_hsum(vf v) { for (int n = 8; n; n /= 2) EACH(n) v.v[i] += v.v[i + n]; return v.v[0]; }
+INLINE void vf_hsum4(const float v[4][16], float out[4]) {
+  for (int i = 0; i < 4; i++) out[i] = vf_hsum(vf_load(v[i]));
+}
 INLINE float vf_hmax(vf v) { float m = v.v[0]; EACH(16) m = v.v[i] > m ? v.v[i] : m; return m; }
 INLINE float bits_to_f32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 INLINE float f16_to_f32(uint16_t h) {
@@ -63,7 +66,6 @@ INLINE vi vi_dot4(vi acc, vb w, vb x, bool is_signed) {
     acc.v[i] += (is_signed ? (int8_t)w.v[j] : w.v[j]) * (int8_t)x.v[j];
   return acc;
 }
-INLINE vb vb_broadcast4(const int8_t *x) { vb r; EACH(16) memcpy(r.v + 4 * i, x, 4); return r; }
 INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
   const vi *from[4] = {&a, &b, &c, &d};
   vi r;
@@ -72,6 +74,10 @@ INLINE vi vi_reduce4(vi a, vi b, vi c, vi d) {
     r.v[i] = s[0] + s[1] + s[2] + s[3];
   }
   return r;
+}
+/* Lane 4g + p of out[k] is lane 4g + k of q[p]. */
+INLINE void vb_transpose4(const vb q[4], vb out[4]) {
+  for (int k = 0; k < 4; k++) EACH(16) memcpy(out[k].v + 4 * i, q[i & 3].v + 4 * ((i & ~3) + k), 4);
 }
 
 INLINE vh vh_load(const void *p) { vh r; memcpy(&r, p, 32); return r; }

@@ -78,6 +78,21 @@ def test_a_row_of_matmul_is_bitwise_the_same_whoever_shares_the_call(
         np.testing.assert_array_equal(np.concatenate([product(x[:5], 1), product(x[5:], 2)]), whole)
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("quant_type", list(QuantType), ids=lambda t: t.name)
+def test_a_long_row_of_matmul_is_bitwise_the_same_for_any_number_of_columns(
+    quant_type: QuantType, instruction_set: str
+) -> None:
+    # Longer than what is unpacked at a time, and where blocks allow it, with an end inside a span.
+    width = 4352 if block_size(quant_type) > 32 else 4384
+    data, x = matrix(quant_type, 19, width), floats(40, width)
+    alone = [cpu.matmul(row[None], data, quant_type, instruction_set=instruction_set) for row in x]
+    expected = np.concatenate(alone)
+    for columns in (2, 3, 4, 5, 6, 7, 8, 9, 13, 24, 32, 33, 40):
+        result = cpu.matmul(x[:columns], data, quant_type, threads=2, instruction_set=instruction_set)
+        np.testing.assert_array_equal(result, expected[:columns])
+
+
 @pytest.mark.parametrize("quant_type", [t for t in QuantType if t not in FLOAT_TYPES], ids=lambda t: t.name)
 def test_extreme_quants_and_activations_do_not_saturate(quant_type: QuantType) -> None:
     data = matrix(quant_type, 16, 256)

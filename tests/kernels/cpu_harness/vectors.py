@@ -25,7 +25,8 @@ Floats = NDArray[np.float32]
 N_SIZES = 7
 ROWS = 37
 TOKENS = 11
-COLUMNS = (256, 576, 2048)
+COLUMNS = (256, 576, 2304)
+"""One span, the end of a row inside one, and more of them than are unpacked at a time."""
 FLOAT_TYPES = (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 
