@@ -120,18 +120,18 @@ def round_activations(x: Floats) -> Floats:
 
 
 class Rounded15(NamedTuple):
-    """Activations [T, K] rounded to 15 bits in groups of 32, K padded with zeros to whole chunks of 128."""
+    """Activations [T, K] rounded to 15 bits in chunks of 128, K padded with zeros to whole ones."""
 
     q: npt.NDArray[np.int8]
     """[T, 4, padded / 2]: two planes of high bytes, two of low ones, in the order of rounding.cuh."""
     d: Floats
-    """[T, padded / 32]: the step of a group; NaN where a value is not finite."""
+    """[T, padded / 128]: the step of a chunk; NaN where a value is not finite."""
     s: Floats
-    """[T, padded / 16]: the step times the sum of half a group."""
+    """[T, padded / 16]: the step times the sum of 16 values."""
 
 
 def round_activations_15(x: Floats) -> Floats:
-    """What the fast matrix product of a GPU sees of x [T, K]: groups of 32 rounded to 2 * 16256 + 1 steps."""
+    """What the fast matrix product of a GPU sees of x [T, K]: chunks of 128 in 2 * 16256 + 1 steps."""
     steps, rounded = _rounded_15(x)
     values: Floats = rounded * steps[..., None]
     return values.reshape(len(x), -1)[:, : x.shape[1]]
@@ -153,20 +153,20 @@ def planes_of_15(x: Floats) -> Rounded15:
     return Rounded15(
         np.ascontiguousarray(planes).reshape(n_tokens, 4, -1),
         steps,
-        (steps[..., None] * sums).reshape(n_tokens, -1),
+        (steps[..., None] * sums.reshape(n_tokens, -1, 8)).reshape(n_tokens, -1),
     )
 
 
 def _rounded_15(x: Floats) -> tuple[Floats, Floats]:
-    """Steps [T, groups] and whole numbers [T, groups, 32] of rows padded to chunks of 128."""
-    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % 128))).reshape(len(x), -1, 32)
-    top = np.max(np.abs(groups), axis=-1)
+    """Steps [T, chunks] and whole numbers [T, chunks, 128] of padded rows."""
+    chunks = np.pad(x, ((0, 0), (0, -x.shape[1] % 128))).reshape(len(x), -1, 128)
+    top = np.max(np.abs(chunks), axis=-1)
     finite = np.isfinite(top)
     kept = finite & (top >= np.float32(1e-30))  # below, 16256 / top would soon overflow
     safe = np.where(kept, top, 1).astype(np.float32)
     steps = np.where(kept, safe * np.float32(1 / 16256), np.where(finite, 0, np.nan)).astype(np.float32)
     per_step = np.where(kept, np.float32(16256) / safe, 0).astype(np.float32)
-    rounded: Floats = np.rint(np.where(kept[..., None], groups, 0) * per_step[..., None])
+    rounded: Floats = np.rint(np.where(kept[..., None], chunks, 0) * per_step[..., None])
     return steps, rounded
 
 

@@ -27,6 +27,8 @@ _ROUNDING = 64
 _APPEND_WARPS = 4
 _FLOAT_THREADS = 128
 _STEP_WARPS = 4
+_STEP_ROWS = 8
+"""Of a block of `attend_step`: query heads that share a KV head, times tokens."""
 _MOST_SHARES = 128
 """Of one KV head's positions: one block merges them."""
 
@@ -167,8 +169,6 @@ class _StepInstance(NamedTuple):
     """How `attend_step` is launched for one number of tokens."""
 
     defines: dict[str, int]
-    rows: int
-    """Of a block."""
     grid: tuple[int, int, int]
     """Row tiles, KV heads, shares of the positions."""
 
@@ -189,7 +189,7 @@ def step_scratch(device: Device, layout: KVLayout, n_heads: int) -> StepScratch:
     instances = [
         _step_instance(device, layout, n_heads, n_tokens) for n_tokens in range(1, MOST_STEP_TOKENS + 1)
     ]
-    n_rows = max(math.prod(instance.grid) * instance.rows for instance in instances)
+    n_rows = max(math.prod(instance.grid) * _STEP_ROWS for instance in instances)
     return StepScratch(
         device.empty((n_rows, layout.head_dim), np.float32),
         device.empty((n_rows, 2), np.float32),
@@ -221,8 +221,8 @@ def attend_step(
     layout, n_tokens = kv.layout, qkv.shape[0]
     n_heads = _query_heads(qkv, layout)
     instance = _step_instance(device, layout, n_heads, n_tokens)
-    # A group of 32 must not lie in two KV heads: different blocks compute them.
-    straddling = rounded is not None and n_heads // layout.n_kv_heads * layout.head_dim % 32 != 0
+    # A chunk of 128 must not lie in two KV heads: different blocks compute them.
+    straddling = rounded is not None and n_heads // layout.n_kv_heads * layout.head_dim % 128 != 0
     if straddling and floats is None:
         floats = scratch.floats[:n_tokens]
     device.launch(
@@ -331,21 +331,19 @@ def _step_instance(device: Device, layout: KVLayout, n_heads: int, n_tokens: int
     if not 0 < n_tokens <= MOST_STEP_TOKENS:
         raise ValueError(f"{n_tokens} tokens: 1 to {MOST_STEP_TOKENS} are one step")
     group = n_heads // layout.n_kv_heads
-    # Longer heads leave no registers for 16 rows: their keys and values are then read once for every 8.
-    rows = 8 if n_tokens * group <= 8 or layout.head_dim > 128 else 16
     # What fits the registers without spilling. Only the widest memory needs all that can be on its way.
     codes, newest = layout.kv_type is KVType.Q8_0, device.compute_capability >= 100
     step = 32 if layout.head_dim <= (128 if codes and not newest else 64) else 16
-    blocks = 3 if rows == 8 and layout.head_dim * step <= 2048 and not (codes and newest) else 2
-    defines = {"GROUP": group, "ROWS": rows, "WARPS": _STEP_WARPS, "STEP": step, "BLOCKS": blocks}
-    n_row_tiles = -(-n_tokens * group // rows)
+    blocks = 3 if layout.head_dim * step <= 2048 and not (codes and newest) else 2
+    defines = {"GROUP": group, "WARPS": _STEP_WARPS, "STEP": step, "BLOCKS": blocks}
+    n_row_tiles = -(-n_tokens * group // _STEP_ROWS)
     n_steps = -(-layout.max_context // step)
     n_shares = min(
         _MOST_SHARES,
         device.n_processors * blocks // (n_row_tiles * layout.n_kv_heads),
         -(-n_steps // _STEP_WARPS),
     )
-    return _StepInstance(defines, rows, (n_row_tiles, layout.n_kv_heads, max(1, n_shares)))
+    return _StepInstance(defines, (n_row_tiles, layout.n_kv_heads, max(1, n_shares)))
 
 
 def _prompt_shared_bytes(layout: KVLayout, n_warps: int, n_keys: int) -> int:

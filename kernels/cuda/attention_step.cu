@@ -2,8 +2,9 @@
 //
 //   out[t, h] = sum over p of softmax(q[t, h] . k[p])[p] * v[p],  p <= start + t, and > start + t - window
 // Bound by reading the cache once. GROUP query heads share a KV head, so the rows of one are (token, head of the
-// group), row = token * GROUP + head. Block (x, y, z) takes a row tile x of ROWS rows (8 or 16) of KV head y and a
-// share z of the positions. Its warps do not wait for one another: each has steps of STEP positions of its own,
+// group), row = token * GROUP + head. Block (x, y, z) takes a row tile x of 8 rows of KV head y and a share z of the
+// positions. (Tiles of 16 would read the cache less often, but what follows, merging above all, takes longer than
+// reading it again from L2.) Its warps do not wait for one another: each has steps of STEP positions of its own,
 // loaded straight into the fragments of its tensor cores while the step before is computed, and a softmax of its
 // own. Then the block merges its warps, and the last block of a row tile merges the shares. How many shares there
 // are follows from the length, which is read on the device; blocks beyond it leave at once.
@@ -15,7 +16,7 @@
 // Reads the product's rows, f32 [T][(heads + 2 KV heads) * HEAD_DIM]: queries, keys, values; cosines and sines f32
 // [positions][ROPE_DIM / 2]; query_scale holds log2(e), for weights are powers of 2. Scores and sums are f32,
 // queries and weights f16. Output: f32 [T][heads * HEAD_DIM], or rounded (rounding.cuh; GROUP * HEAD_DIM must be a
-// multiple of 32), or both. Scratch: partials f32 [KV head][row tile][share][ROWS][HEAD_DIM], partial_sums (top,
+// multiple of 128), or both. Scratch: partials f32 [KV head][row tile][share][ROWS][HEAD_DIM], partial_sums (top,
 // sum) f32 [KV head][row tile][share][ROWS], counters [KV head][row tile], zero before the first launch and after
 // each.
 #include "ptx.cuh"
@@ -25,9 +26,6 @@
 
 #ifndef GROUP
 #error "GROUP: query heads of a KV head"
-#endif
-#ifndef ROWS
-#error "ROWS: rows of a block, 8 or 16"
 #endif
 #ifndef WARPS
 #error "WARPS: warps of a block"
@@ -40,7 +38,7 @@
 #endif
 
 constexpr int THREADS = WARPS * 32;
-constexpr int ROW_TILES = ROWS / 8;
+constexpr int ROWS = 8;
 constexpr int TILES = STEP / TILE;
 constexpr int AT_ONCE = 16;  // shares whose output is on its way to the block that merges them
 // Rows lie so far apart that the lanes of a warp, which hold 2 rows of 8 dims each, write to 32 banks.
@@ -106,7 +104,7 @@ struct Heads {
     for (int turn = 0; turn < TURNS; turn++) {
       const int dim = 4 * (threadIdx.x % 32 + 32 * turn), group = dim / 32, run = group < WHOLE_GROUPS ? 8 : 4;
       if (dim >= HEAD_DIM) continue;
-      uint4 *const fragment = fragments + ((u32)row / 8 * GROUPS + group) * 32 + (u32)row % 8 * 4 + dim % 32 / run;
+      uint4 *const fragment = fragments + group * 32 + row * 4 + dim % 32 / run;
       const float4 v = scaled(head.v[turn], query_scale);
       ((uint2 *)fragment)[dim % run / 4] = make_uint2(pack_halves(v.x, v.y), pack_halves(v.z, v.w));
     }
@@ -153,7 +151,7 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
                float *rounded_d, float *rounded_s, float *floats) {
   __shared__ __align__(16) float merged[WARPS * ROWS * ROW_STRIDE];
   __shared__ float2 sums[WARPS][ROWS];
-  __shared__ uint4 shared_query[ROW_TILES * GROUPS * 32];
+  __shared__ uint4 shared_query[GROUPS * 32];
   __shared__ bool is_last;
   let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -206,87 +204,69 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
   }
 
   // Rows beyond the last hold anything: no other row sees them, and they are not stored.
-  uint4 query[ROW_TILES][GROUPS];
-  int positions[ROW_TILES];
+  uint4 query[GROUPS];
+  const int own_position = start + min((u32)(first_row + g) / GROUP, n_tokens - 1u);
 #pragma unroll
-  for (int r = 0; r < ROW_TILES; r++) {
-    positions[r] = start + min((u32)(first_row + 8 * r + g) / GROUP, n_tokens - 1u);
-#pragma unroll
-    for (int group = 0; group < GROUPS; group++)
-      if (QUERY_IN_REGISTERS) query[r][group] = shared_query[(r * GROUPS + group) * 32 + lane];
-  }
+  for (int group = 0; group < GROUPS; group++)
+    if (QUERY_IN_REGISTERS) query[group] = shared_query[group * 32 + lane];
 
-  // The output is kept transposed: a lane has dims g and g + 8 of each slice, rows 2t and 2t + 1 of each row tile.
-  float out[SLICES][ROW_TILES][4] = {};
-  Softmax<ROW_TILES> softmax;
+  // The output is kept transposed: a lane has dims g and g + 8 of each slice, rows 2t and 2t + 1.
+  float out[SLICES][4] = {};
+  Softmax<1> softmax;
   for (; step < end_step; step += stride) {
     float scores[2 * TILES][4] = {};
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
-      const uint4 *const kept = shared_query + group * 32 + lane;
-      const uint4 upper = QUERY_IN_REGISTERS ? query[0][group] : *kept;
-      uint4 lower = make_uint4(0, 0, 0, 0);
-      if (ROW_TILES == 2) lower = QUERY_IN_REGISTERS ? query[ROW_TILES - 1][group] : kept[GROUPS * 32];
+      const uint4 own = QUERY_IN_REGISTERS ? query[group] : shared_query[group * 32 + lane];
 #pragma unroll
       for (int n = 0; n < 2 * TILES; n++) {
         const uint4 words = key[n / 2].words(group, n % 2);
-        mma_f16_k16(scores[n], upper.x, lower.x, upper.y, lower.y, words.x, words.y);
-        if (2 * group + 1 < SLICES) mma_f16_k16(scores[n], upper.z, lower.z, upper.w, lower.w, words.z, words.w);
+        mma_f16_k16(scores[n], own.x, 0, own.y, 0, words.x, words.y);
+        if (2 * group + 1 < SLICES) mma_f16_k16(scores[n], own.z, 0, own.w, 0, words.z, words.w);
       }
     }
     const int base = step * STEP, next = step + stride;
     if (next < end_step) load_step(key, keys, next, lane);
     const bool at_edge = base + STEP > start + 1 || (window && base <= n_positions - 1 - window);
     if (at_edge) {
-#pragma unroll
-      for (int r = 0; r < ROW_TILES; r++) hide(scores, r, Sight(positions[r], window), base + 2 * t);
+      hide(scores, 0, Sight(own_position, window), base + 2 * t);
 #pragma unroll
       for (int i = 0; i < TILES; i++) value[i].clear_from(n_positions - base - i * TILE, lane);
     }
-    float fade[ROW_TILES];
+    float fade[1];
     softmax.take(scores, fade);
+    const float even = __shfl_sync(0xffffffffu, fade[0], 8 * t);
+    const float odd = __shfl_sync(0xffffffffu, fade[0], 8 * t + 4);
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++) {
-      const float even = __shfl_sync(0xffffffffu, fade[r], 8 * t);
-      const float odd = __shfl_sync(0xffffffffu, fade[r], 8 * t + 4);
-#pragma unroll
-      for (int slice = 0; slice < SLICES; slice++) {
-        out[slice][r][0] *= even;
-        out[slice][r][1] *= odd;
-        out[slice][r][2] *= even;
-        out[slice][r][3] *= odd;
-      }
+    for (int slice = 0; slice < SLICES; slice++) {
+      out[slice][0] *= even;
+      out[slice][1] *= odd;
+      out[slice][2] *= even;
+      out[slice][3] *= odd;
     }
-    u32 weights[2 * TILES][ROW_TILES];
+    u32 weights[2 * TILES];
 #pragma unroll
-    for (int n = 0; n < 2 * TILES; n++)
-#pragma unroll
-      for (int r = 0; r < ROW_TILES; r++) weights[n][r] = pack_halves(scores[n][2 * r], scores[n][2 * r + 1]);
+    for (int n = 0; n < 2 * TILES; n++) weights[n] = pack_halves(scores[n][0], scores[n][1]);
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
       for (int slice = 0; slice < SLICES; slice++) {
         const uint4 words = value[i].words(slice);
-#pragma unroll
-        for (int r = 0; r < ROW_TILES; r++)
-          mma_f16_k16(out[slice][r], words.x, words.y, words.z, words.w, weights[2 * i][r], weights[2 * i + 1][r]);
+        mma_f16_k16(out[slice], words.x, words.y, words.z, words.w, weights[2 * i], weights[2 * i + 1]);
       }
     if (next < end_step) load_step(value, values, next, lane);
   }
 
   // Merge the warps.
   softmax.finish();
+  if (t == 0) sums[warp][g] = make_float2(softmax.top[0], softmax.sum[0]);
+  float *const to = merged + (warp * ROWS + 2 * t) * ROW_STRIDE + g;
 #pragma unroll
-  for (int r = 0; r < ROW_TILES; r++) {
-    if (t == 0) sums[warp][8 * r + g] = make_float2(softmax.top[r], softmax.sum[r]);
-    float *to = merged + (warp * ROWS + 8 * r + 2 * t) * ROW_STRIDE + g;
-#pragma unroll
-    for (int slice = 0; slice < SLICES; slice++) {
-      to[slice * 16] = out[slice][r][0];
-      to[slice * 16 + ROW_STRIDE] = out[slice][r][1];
-      to[slice * 16 + 8] = out[slice][r][2];
-      to[slice * 16 + 8 + ROW_STRIDE] = out[slice][r][3];
-    }
+  for (int slice = 0; slice < SLICES; slice++) {
+    to[slice * 16] = out[slice][0];
+    to[slice * 16 + ROW_STRIDE] = out[slice][1];
+    to[slice * 16 + 8] = out[slice][2];
+    to[slice * 16 + 8 + ROW_STRIDE] = out[slice][3];
   }
   __syncthreads();
   const Output output = {rounded_q, rounded_d, rounded_s, floats, n_kv_heads * GROUP * HEAD_DIM,

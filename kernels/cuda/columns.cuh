@@ -15,66 +15,62 @@
 #ifndef EPILOGUE
 #error "EPILOGUE: what becomes of the sums"
 #endif
-#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(STAGES) || !defined(SLICES) || !defined(BLOCKS)
-#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, SLICES, BLOCKS: launch_settings.py chooses them"
+#if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(STAGES) || !defined(CLUSTER) || !defined(BLOCKS)
+#error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, CLUSTER, BLOCKS: launch_settings.py chooses them"
 #endif
 
 using W = Quantised<FORMAT, WIDTH>;
 
-constexpr int UNIT = W::WHOLE_SCALES ? 2 : 1;
-constexpr int UNITS = W::CHUNKS / UNIT;
-constexpr int PADDED = W::CHUNKS * CHUNK;
 constexpr bool GATED = IS_GATED<EPILOGUE>;
-// Gate rows and up rows: of two tiles of a warp, one is of each; with one tile, other warps of the team have up rows.
-constexpr int SIDES = GATED && TILES == 1 ? 2 : 1;
-constexpr int OUT_TILES = GATED ? (TILES + 1) / 2 : TILES;
-constexpr int OUT_ROWS = 16 * OUT_TILES;
+constexpr int OUT_ROWS = GATED ? 16 : 16 * TILES;
+// With up to 4 columns, high and low bytes of x stand side by side in one B.
 constexpr bool SIDE_BY_SIDE = COLUMNS == 4;
 constexpr int PARTS = SIDE_BY_SIDE ? 1 : 2;
 // A code times its scale fits a byte: 3 * 15.
 constexpr bool SCALED_CODES = FORMAT == Q2_K;
 // The halves of a group have scales of their own.
 constexpr bool HALVES = W::SCALES == 8 && !SCALED_CODES;
+// 128 * high + low of a chunk, times scales, stays below 2^31: 15 * 63 * 16256 * 128, or 45 * 16256 * 128.
+constexpr bool JOINED = !SIDE_BY_SIDE && (FORMAT == Q4_K || FORMAT == Q2_K);
+constexpr int TOTALS = SIDE_BY_SIDE || JOINED ? 1 : 2;
+// Something is subtracted that grows with the sum of x.
+constexpr bool SUBTRACTS = W::HAS_MINIMUM || W::MINUS != 0;
 // Floats from column to column in shared memory: 2 * PITCH % 32 == 8, so that no two lanes share a bank.
 constexpr int PITCH = 16 * TILES + 4;
-// Warps of the same outputs.
-constexpr int TEAM = SPLIT * SIDES;
-constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + 32 * TEAM - 1) / (32 * TEAM);
+constexpr int TEAMS = WARPS / SPLIT;
+// Threads that add up the same outputs, in all blocks of the cluster, and outputs of each.
+constexpr int ADDERS = 32 * SPLIT * CLUSTER;
+constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + ADDERS - 1) / ADDERS;
+
+// A unit is a block of 256 of the K types, a chunk of the others. Those of a row are dealt out to the blocks of a
+// cluster, run after run, and a block's to the SPLIT warps of a team, one by one.
+constexpr int UNIT = W::WHOLE_SCALES ? 2 : 1;
+constexpr int UNITS = W::CHUNKS / UNIT;
+constexpr int OWN_UNITS = (UNITS + CLUSTER - 1) / CLUSTER;
+constexpr int PADDED = W::CHUNKS * CHUNK;
 
 // x in shared memory: of each chunk its fragments of B, 16 bytes a lane for each four words; then of each column the
-// steps of four groups; then the sums of eight halves.
+// sums of eight halves; then of each column the step. launch_settings.shared_memory computes these sizes too.
 constexpr int FRAGMENTS = 2 * PARTS;
-constexpr int STEPS_AT = FRAGMENTS * 512;
-constexpr int SUMS_AT = STEPS_AT + COLUMNS * 16;
-constexpr int CHUNK_BYTES = SUMS_AT + (W::HAS_MINIMUM ? COLUMNS * 32 : 0);
-// A warp takes one unit a turn. launch_settings.shared_memory computes these sizes too.
-constexpr int TURNS = (UNITS + SPLIT - 1) / SPLIT;
-// With one team in a block each warp is alone with its part of x, and copies it itself.
-constexpr bool ALONE = WARPS == SPLIT;
-constexpr int TURNS_OF_SLICE = !ALONE && SPLIT * UNIT < 8 ? 8 / (SPLIT * UNIT) : 1;
-constexpr int SLICE_CHUNKS = TURNS_OF_SLICE * SPLIT * UNIT;
-constexpr int SLICE_BYTES = SLICE_CHUNKS * CHUNK_BYTES;
-constexpr int ALL_SLICES = (TURNS + TURNS_OF_SLICE - 1) / TURNS_OF_SLICE;
-// All of x has room: the first slice comes first, then the others at once, and nobody waits for anybody any more.
-constexpr bool WHOLE = !ALONE && SLICES == ALL_SLICES;
-constexpr int SLICES_AHEAD = WHOLE ? 2 : SLICES == 1 ? 1 : SLICES - 1;
+constexpr int SUMS_AT = FRAGMENTS * 512;
+constexpr int STEPS_AT = SUMS_AT + (SUBTRACTS ? COLUMNS * 32 : 0);
+constexpr int CHUNK_BYTES = STEPS_AT + COLUMNS * 4;
+// What has no room at once comes in SLICES, of whole turns of a team.
+constexpr int SLICE_TURNS = (OWN_UNITS + SPLIT * SLICES - 1) / (SPLIT * SLICES);
+constexpr int SLICE_UNITS = SLICE_TURNS * SPLIT;
+constexpr int X_BYTES = SLICE_UNITS * UNIT * CHUNK_BYTES;
 
-// Weights of a warp's unit in shared memory, plane after plane: of each row so many bytes.
+// Weights of a warp's unit in shared memory, plane after plane: of each row so many bytes. Codes lie 64 bytes of every
+// row together, which one load of a warp reads; the second 64 so much further that copying a row's 128 uses all banks.
 constexpr int ROWS = 16 * TILES;
 constexpr int CODE_BYTES = UNIT * 16 * W::CODE_BITS;
 constexpr int HIGH_BYTES = UNIT * 16 * W::HIGH_BITS;
 constexpr int SCALE_BYTES = W::SCALE_ROW / W::CHUNKS * UNIT;
 // Two bytes are too few for a copy: the four that they are part of.
 constexpr int BLOCK_BYTES = W::BLOCK_ROW ? 4 : 0;
-constexpr int HIGH_AT = ROWS * CODE_BYTES;
+constexpr int CODE_RUN = ROWS * 64 + 64;
+constexpr int HIGH_AT = CODE_BYTES / 64 * CODE_RUN;
 constexpr int SCALES_AT = HIGH_AT + ROWS * HIGH_BYTES;
 constexpr int BLOCKS_AT = SCALES_AT + ROWS * SCALE_BYTES;
 constexpr int UNIT_BYTES = BLOCKS_AT + ROWS * BLOCK_BYTES;
-
-// Copies that may still be on their way when a turn begins. One group is committed each turn: the weights of STAGES - 1
-// turns ahead and, where a slice begins, x of SLICES_AHEAD slices ahead.
-constexpr int WEIGHTS_PENDING = STAGES - 2;
-constexpr int X_PENDING = SLICES_AHEAD == 1 ? TURNS_OF_SLICE - 1 : TURNS_OF_SLICE;
-constexpr int PENDING = WEIGHTS_PENDING < X_PENDING ? WEIGHTS_PENDING : X_PENDING;
-static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % TEAM == 0 && TILES <= 2 && STAGES >= 2 && SLICES_AHEAD <= 2);
-static_assert(SLICES > 1 || ALL_SLICES == 1);
+static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % SPLIT == 0 && TILES <= 2 && (!GATED || TILES == 2));

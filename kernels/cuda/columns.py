@@ -40,13 +40,13 @@ def launch(
         SPLIT=chosen.split,
         WARPS=chosen.warps,
         STAGES=chosen.stages,
+        CLUSTER=chosen.cluster,
         BLOCKS=chosen.blocks,
         SLICES=slices,
     )
-    # A gated product takes gate and up rows by two tiles of one warp, or by the tiles of two.
-    gated = epilogue in _GATED
-    teams = chosen.warps // (2 * chosen.split if gated and chosen.tiles == 1 else chosen.split)
-    grid = -(-n_outputs // (LEAST_ROWS * (1 if gated else chosen.tiles) * teams))
+    # A gated product takes gate and up rows by the two tiles of a warp.
+    rows = LEAST_ROWS * (1 if epilogue in _GATED else chosen.tiles) * (chosen.warps // chosen.split)
+    grid = -(-n_outputs // rows) * chosen.cluster
     sizes = np.int32(matrix.n_rows), np.int32(n_tokens), np.int32(out.strides[0] // 4)
     args = matrix.data, *x, out, *sizes
     device.launch(kernel, grid, 32 * chosen.warps, *args, shared_bytes=shared_bytes)

@@ -1,6 +1,7 @@
 // The arithmetic of gemv_columns.cu: a warp's unit of weights times its part of x, on the tensor cores.
 #pragma once
-#include "columns_copies.cuh"
+#include "columns_weights.cuh"
+#include "columns_x.cuh"
 
 DEVICE u32 word(const W::Raw &raw, int w) {
   return SCALED_CODES ? W::plain_codes(raw, w) * (u32)W::whole_scale(raw, 0, w) : W::plain_codes(raw, w);
@@ -13,53 +14,52 @@ DEVICE void multiply(int (&c)[4], const W::Raw &low, const W::Raw &high, const u
   else mma_s8_k32(c, word(low, w), word(high, w), word(low, w + 1), word(high, w + 1), x[w], x[w + 1]);
 }
 
-// The sums of what is subtracted from codes: the same in all rows.
-DEVICE void multiply_offsets(int (&c)[4], const u32 *x, int b, int h) {
-  constexpr u32 OFFSETS = (0x100u - W::MINUS) % 0x100u * 0x01010101u;
-  const int w = 2 * b + h;
-  if constexpr (HALVES) mma_s8_k16(c, OFFSETS, OFFSETS, x[w]);
-  else mma_s8_k32(c, OFFSETS, OFFSETS, OFFSETS, OFFSETS, x[w], x[w + 1]);
-}
+// 128 * high + low.
+DEVICE float join_parts(int high, int low) { return fmaf(128.0f, (float)high, (float)low); }
 
-// Add a chunk of all tiles to `sums`; types with whole scales leave the unit out. `odd`: the second of a block.
-DEVICE void add_chunk(float (&sums)[TILES][4], const Unit &unit, const Activations &x, int odd) {
+// Add a chunk of a tile to `sums`; types with whole scales leave the unit out. `odd`: the second of a block.
+DEVICE void add_chunk(float (&sums)[4], const W::Raw &low, const W::Raw &high, const Activations &x, int odd) {
+  float in_steps[4] = {};
+  if constexpr (W::WHOLE_SCALES) {
+    int totals[PARTS][4] = {};
 #pragma unroll
-  for (int b = 0; b < 4; b++) {
-    int total[TILES][4] = {};
+    for (int b = 0; b < 4; b++)
 #pragma unroll
-    for (int h = 0; h < (HALVES ? 2 : 1); h++) {
-      int offsets[PARTS][4] = {};
-      if constexpr (W::MINUS != 0)
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) multiply_offsets(offsets[part], x.words[part], b, h);
-#pragma unroll
-      for (int tile = 0; tile < TILES; tile++) {
-        const W::Raw &low = unit.raw[tile][0][odd], &high = unit.raw[tile][1][odd];
-        int c[PARTS][4];
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-          for (int i = 0; i < 4; i++) c[part][i] = offsets[part][i];
-          multiply(c[part], low, high, x.words[part], b, h);
+      for (int h = 0; h < (HALVES ? 2 : 1); h++) {
+        if constexpr (SCALED_CODES) {
+          for (int part = 0; part < PARTS; part++) multiply(totals[part], low, high, x.words[part], b, h);
+          continue;
         }
+        int c[PARTS][4] = {};
+        for (int part = 0; part < PARTS; part++) multiply(c[part], low, high, x.words[part], b, h);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          int exact = SIDE_BY_SIDE ? c[0][i] : 128 * c[0][i] + c[PARTS - 1][i];
-          // Below 2^31: |code| * |scale| * 16,256 * 32 is largest for Q6_K, 32 * 128 * 16,256 * 32.
-          if constexpr (W::WHOLE_SCALES && !SCALED_CODES)
-            exact *= W::whole_scale(i < 2 ? low : high, odd, HALVES ? 2 * b + h : b);
-          total[tile][i] += exact;
+          const int scale = W::whole_scale(i < 2 ? low : high, odd, HALVES ? 2 * b + h : b);
+          if constexpr (JOINED) totals[0][i] += scale * (128 * c[0][i] + c[PARTS - 1][i]);
+          else
+            for (int part = 0; part < PARTS; part++) totals[part][i] += scale * c[part][i];
         }
       }
+    for (int i = 0; i < 4; i++) {
+      if constexpr (SCALED_CODES && JOINED) in_steps[i] = (float)(128 * totals[0][i] + totals[PARTS - 1][i]);
+      else if constexpr (TOTALS == 1) in_steps[i] = (float)totals[0][i];
+      else in_steps[i] = join_parts(totals[0][i], totals[PARTS - 1][i]);
     }
+  } else {
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++)
+    for (int b = 0; b < 4; b++) {
+      int c[PARTS][4] = {};
+      for (int part = 0; part < PARTS; part++) multiply(c[part], low, high, x.words[part], b, 0);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const float value = x.steps[i % 2][b] * (float)total[tile][i];
-        if constexpr (W::WHOLE_SCALES) sums[tile][i] += value;
-        else sums[tile][i] = fmaf(W::scale(unit.raw[tile][i / 2][odd], odd, b), value, sums[tile][i]);
+        // At most 128 * 16,256 * 32.
+        const int exact = SIDE_BY_SIDE ? c[0][i] : 128 * c[0][i] + c[PARTS - 1][i];
+        in_steps[i] = fmaf(W::scale(i < 2 ? low : high, odd, b), (float)exact, in_steps[i]);
       }
+    }
   }
+#pragma unroll
+  for (int i = 0; i < 4; i++) sums[i] = fmaf(x.steps[i % 2], in_steps[i], sums[i]);
 }
 
 // A float as one with 11 significant bits, which the tensor cores see whole, and the rest.
@@ -78,44 +78,68 @@ DEVICE void multiply_minimums(float (&sums)[4], const float (&a)[2][2], Split b0
   mma_tf32_k8(sums, a[0][0], a[1][0], a[0][1], a[1][1], b0.most, b1.most);
 }
 
-// Take a unit's minimums times sums of x from `sums`: in units of minimums for the K types.
-DEVICE void subtract_minimums(float (&sums)[TILES][4], const Unit &unit, const u8 *chunks, int g, int t) {
-  // Lane t of a chunk has the sum of group t, or of halves t and t + 4; zero where B holds high bytes.
+// What sums of x are multiplied with, but for a factor: minimum or scale `i` of a chunk; 11 bits or fewer.
+DEVICE float minimum(const W::Raw &raw, int odd, int i) {
+  if constexpr (!W::WHOLE_SCALES) return W::HAS_MINIMUM ? W::minimum(raw, odd, i) : W::scale(raw, odd, i);
+  else return (float)(W::HAS_MINIMUM ? W::whole_minimum(raw, odd, i) : W::whole_scale(raw, odd, i));
+}
+
+// And that factor.
+DEVICE float minimum_factor(const W::Raw &raw) {
+  if constexpr (!W::WHOLE_SCALES) return W::HAS_MINIMUM ? -1.0f : -(float)W::MINUS;
+  else return W::HAS_MINIMUM ? -W::minimum_unit(raw) : -(float)W::MINUS * W::unit(raw);
+}
+
+// Take what minimums and MINUS come to in chunks c and, where a chunk has four scales, c + 1 of a unit from `sums`.
+template <int C> DEVICE void subtract_minimums(float (&sums)[TILES][4], const Unit &unit, const u8 *chunks, int lane) {
+  const int g = lane / 4, t = lane % 4;
+  // Lane t has the sums of halves t and t + 4, or of group t of two chunks; zero where B holds high bytes.
   const bool counts = !SIDE_BY_SIDE || g >= 4;
-  constexpr int PER_CHUNK = W::SCALES == 8 ? 2 : 1;
-  Split x[UNIT][PER_CHUNK];
-#pragma unroll
-  for (int c = 0; c < UNIT; c++) {
-    const float *s = (const float *)(chunks + c * CHUNK_BYTES + SUMS_AT) + g % COLUMNS * 8;
-    if constexpr (PER_CHUNK == 2) {
-      x[c][0] = split(counts ? s[t] : 0.0f);
-      x[c][1] = split(counts ? s[t + 4] : 0.0f);
-    } else {
-      const float2 halves = *(const float2 *)(s + 2 * t);
-      x[c][0] = split(counts ? halves.x + halves.y : 0.0f);
-    }
+  constexpr bool PAIR = W::SCALES == 4 && C + 1 < UNIT;
+  auto sums_of = [&](int c) { return (const float *)(chunks + c * CHUNK_BYTES + SUMS_AT) + g % COLUMNS * 8; };
+  auto group_sum = [&](int c) {
+    const float2 halves = *(const float2 *)(sums_of(c) + 2 * t);
+    return split(counts ? halves.x + halves.y : 0.0f);
+  };
+  Split x[2] = {};
+  if constexpr (W::SCALES == 8) {
+    x[0] = split(counts ? sums_of(C)[t] : 0.0f), x[1] = split(counts ? sums_of(C)[t + 4] : 0.0f);
+  } else {
+    x[0] = group_sum(C);
+    if constexpr (PAIR) x[1] = group_sum(C + 1);
   }
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
-    const auto &raw = unit.raw[tile];
-    float product[4] = {};
-    float a[2][2] = {};
-    if constexpr (!W::WHOLE_SCALES) {
-      for (int r = 0; r < 2; r++) a[r][0] = -W::minimum(raw[r][0], 0, t);
-      multiply_minimums(sums[tile], a, x[0][0], {0.0f, 0.0f});
-    } else if constexpr (PER_CHUNK == 1) {
-      for (int r = 0; r < 2; r++)
-        for (int c = 0; c < 2; c++) a[r][c] = (float)W::whole_minimum(raw[r][c], c, t);
-      multiply_minimums(product, a, x[0][0], x[1][0]);
-    } else {
+    float a[2][2] = {}, product[4] = {};
 #pragma unroll
-      for (int c = 0; c < 2; c++) {
-        for (int r = 0; r < 2; r++)
-          for (int k = 0; k < 2; k++) a[r][k] = (float)W::whole_minimum(raw[r][c], c, t + 4 * k);
-        multiply_minimums(product, a, x[c][0], x[c][1]);
-      }
+    for (int r = 0; r < 2; r++) {
+      const auto &raw = unit.raw[tile][r];
+      a[r][0] = minimum(raw[C], C & 1, t);
+      if constexpr (W::SCALES == 8) a[r][1] = minimum(raw[C], C & 1, t + 4);
+      else if constexpr (PAIR) a[r][1] = minimum(raw[C + 1], (C + 1) & 1, t);
     }
-    if constexpr (W::WHOLE_SCALES)
-      for (int i = 0; i < 4; i++) sums[tile][i] = fmaf(-W::minimum_unit(raw[i / 2][0]), product[i], sums[tile][i]);
+    multiply_minimums(product, a, x[0], x[1]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      sums[tile][i] = fmaf(minimum_factor(unit.raw[tile][i / 2][C]), product[i], sums[tile][i]);
   }
+}
+
+// Add a whole unit; `chunks` is its part of x.
+DEVICE void add_unit(float (&sums)[TILES][4], const Unit &unit, const u8 *chunks, int lane) {
+  float in_units[TILES][4] = {};
+#pragma unroll
+  for (int c = 0; c < UNIT; c++) {
+    const Activations x = activations(chunks + c * CHUNK_BYTES, lane);
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+      add_chunk(W::WHOLE_SCALES ? in_units[tile] : sums[tile], unit.raw[tile][0][c], unit.raw[tile][1][c], x, c);
+  }
+  if constexpr (W::WHOLE_SCALES)
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+      for (int i = 0; i < 4; i++)
+        sums[tile][i] = fmaf(W::unit(unit.raw[tile][i / 2][0]), in_units[tile][i], sums[tile][i]);
+  if constexpr (SUBTRACTS) subtract_minimums<0>(sums, unit, chunks, lane);
+  if constexpr (SUBTRACTS && UNIT == 2 && W::SCALES == 8) subtract_minimums<1>(sums, unit, chunks, lane);
 }

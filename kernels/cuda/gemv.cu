@@ -2,7 +2,7 @@
 //
 // Weights in the planes of formats.cuh, x in those of rounding.cuh: 15 bits, so two dp4a for four weights,
 //   group of 32:  c = 128 * dp4a(codes, hi) + dp4a(codes, lo)      whole numbers, exact
-//   row:          sum over groups of scale * step of x * c - minimum * (step * sum of x)
+//   row:          sum over chunks of step of x * (sum over groups of scale * c) - minimum * (step * sum of x)
 // Codes go in as they are stored: what is to be subtracted from them (MINUS) counts as a minimum of MINUS * scale.
 // Reads the matrix once; x comes from L1.
 #include "gemv.cuh"
@@ -10,7 +10,7 @@
 // What a lane needs of x for one chunk.
 struct Activations {
   u32 hi[WORDS], lo[WORDS];
-  float steps[4];
+  float step;
   // Step times sum of both halves of group `lane`, whose minimums this lane takes for all four.
   float sums[2];
 };
@@ -25,9 +25,7 @@ DEVICE Activations load_activations(const u8 *q, const float *d, const float *s,
     x.hi[4 * half] = hi.x, x.hi[4 * half + 1] = hi.y, x.hi[4 * half + 2] = hi.z, x.hi[4 * half + 3] = hi.w;
     x.lo[4 * half] = lo.x, x.lo[4 * half + 1] = lo.y, x.lo[4 * half + 2] = lo.z, x.lo[4 * half + 3] = lo.w;
   }
-  const uint4 steps = load16(d + chunk * 4);
-  x.steps[0] = __uint_as_float(steps.x), x.steps[1] = __uint_as_float(steps.y);
-  x.steps[2] = __uint_as_float(steps.z), x.steps[3] = __uint_as_float(steps.w);
+  x.step = __uint_as_float(load4(d + chunk));
   if constexpr (W::HAS_MINIMUM || W::MINUS != 0) {
     const uint2 sums = load8(s + chunk * 8 + lane * 2);
     x.sums[0] = __uint_as_float(sums.x), x.sums[1] = __uint_as_float(sums.y);
@@ -52,19 +50,24 @@ DEVICE float chunk_sum(const W::Raw &raw, const Activations &x, int chunk, int l
   // Scales of a group.
   constexpr int PARTS = W::SCALES / 4;
   float sum = 0.0f;
+  // A code times a scale is at most 63 * 128, x 16256: below 2^31 for 16 of them, and for all 32 of six-bit scales.
+  constexpr int GROUPS = W::BYTE_SCALES ? 2 : 4;
 #pragma unroll
-  for (int b = 0; b < 4; b++) {
-    if constexpr (W::WHOLE_SCALES) {
-      // A code times a scale is at most 63 * 128, x 16256, and there are 8: below 2^30.
-      int c = 0;
+  for (int first = 0; first < 4; first += GROUPS) {
+    int c = 0;
 #pragma unroll
-      for (int p = 0; p < PARTS; p++)
-        c += W::whole_scale(raw, chunk, PARTS * b + p) * dot<2 / PARTS>(raw, x, 2 * b + p);
-      sum = fmaf(x.steps[b], (float)c, sum);
-    } else {
-      sum = fmaf(W::scale(raw, chunk, b) * x.steps[b], (float)dot<2>(raw, x, 2 * b), sum);
+    for (int b = first; b < first + GROUPS; b++) {
+      if constexpr (W::WHOLE_SCALES) {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+          c += W::whole_scale(raw, chunk, PARTS * b + p) * dot<2 / PARTS>(raw, x, 2 * b + p);
+      } else {
+        sum = fmaf(W::scale(raw, chunk, b), (float)dot<2>(raw, x, 2 * b), sum);
+      }
     }
+    if constexpr (W::WHOLE_SCALES) sum += (float)c;
   }
+  sum *= x.step;
   if constexpr (W::MINUS != 0) {
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {

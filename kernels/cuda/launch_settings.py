@@ -37,19 +37,17 @@ _WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
 _WARPS_OF_PROCESSOR = 12
 _VOCABULARY = 512
 """Rows for each processor."""
-_HEAVY = (QuantType.Q3_K, QuantType.Q6_K)
-"""Types of which a thread cannot have two tiles in 128 registers."""
+_WARPS_OF_COLUMNS = 16
+"""Of a processor, for gemv_columns."""
 _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, QuantType.Q6_K)
 """Types whose rows gemv_columns takes by blocks of 256, the others by chunks of 128."""
-
-_HAVE_MINIMUMS = (QuantType.Q4_1, QuantType.Q5_1, QuantType.Q2_K, QuantType.Q4_K, QuantType.Q5_K)
 _SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227}
 """Shared memory of a processor, less what a block takes for itself, where it is more than 99 KiB."""
 _LEAST_SHARED_KIB = 99
-_SLICE_CHUNKS = 8
-"""Chunks of a slice of x at least."""
-_MOST_SLICES = 3
-"""Slices of x in shared memory, where not all have room: one computed with, the others on their way."""
+_FEW_SLICES = 4
+"""So often may all warps wait for x."""
+_CLUSTERS = (1, 2, 4, 8)
+"""Blocks that may share rows."""
 
 
 class GemvSettings(NamedTuple):
@@ -69,14 +67,15 @@ class ColumnsSettings(NamedTuple):
     """The macros of gemv_columns.cu."""
 
     tiles: int
-    """Of 16 rows, of a warp: 1 or 2. In a gated product two tiles are of gate and up rows; with one tile the
-    up rows take as many warps again."""
+    """Of 16 rows, of a warp: 1 or 2. A gated product has two, of gate and of up rows."""
     split: int
     """Warps that share the same rows."""
     warps: int
     """Of a block: a multiple of split."""
     stages: int
-    """Units of weights in shared memory: one that is computed with, the others on their way; 2 or more."""
+    """Units of weights of a warp that are on their way to shared memory."""
+    cluster: int
+    """Blocks that share the same rows, each with a part of their length; more than 1 from 9.0 on."""
     blocks: int
     """That a processor shall hold at a time: it bounds the registers of a thread."""
 
@@ -116,7 +115,7 @@ class LaunchSettings:
     ) -> ColumnsSettings:
         """For 2 to 8 tokens."""
         found: ColumnsSettings | None = self._look_up("columns", quant_type, n_columns, n_rows, n_tokens)
-        if found and gated and found.tiles == 1 and found.warps % (2 * found.split):
+        if found and gated:
             found = found._replace(tiles=2)
         elif found and not gated and n_rows < _ROWS_OF_TILE * found.tiles:
             found = found._replace(tiles=1)
@@ -160,43 +159,26 @@ class LaunchSettings:
     def _columns_rule(
         self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool
     ) -> ColumnsSettings:
-        """One block for each processor, of as many warps as shared memory holds, which share rows where there
-        are few; of a vocabulary's rows there are enough for several blocks."""
-        is_heavy = quant_type in _HEAVY
-        choices = []
-        if n_rows >= _VOCABULARY * self._n_processors:
-            choices.append(ColumnsSettings(1 if is_heavy else 2, 1, 8, 2, 2))
-        # Two tiles share what is read of x, if they do not leave processors idle.
-        one, two = (self._evenly(n_rows, tiles) for tiles in (1, 2))
-        pairs = two > 0.95 * one and not (is_heavy and n_rows > 2 * _ROWS_OF_TILE * self._n_processors)
+        """Two blocks of eight warps for each processor, or fewer warps where there is no shared memory for so
+        many. Where there are few rows, blocks of a cluster share them, or else warps."""
+        tiles = 2 if gated or n_rows >= 2 * _ROWS_OF_TILE else 1
+        teams = -(-n_rows // (_ROWS_OF_TILE * tiles))
+        n_units = units(quant_type, n_columns)
+        share = min(8, -(-_WARPS_OF_COLUMNS * self._n_processors // teams), n_units)
+        split = max(n for n in (1, 2, 4, 8) if n <= share)
+        narrow = [
+            cluster
+            for cluster in clusters(self._compute_capability)[1:]
+            if cluster <= n_units and -(-teams // 4) * cluster <= 2 * self._n_processors
+        ]
+        choices = [ColumnsSettings(tiles, 1, 4, 2, cluster, 2) for cluster in reversed(narrow)]
         choices += [
-            self._columns_of(quant_type, n_columns, n_rows, gated, tiles, warps)._replace(stages=stages)
-            for tiles, warps in (*(((2, 8),) if pairs else ()), (1, 14), (1, 8), (1, 4), (1, 2))
-            for stages in (3, 2)
+            ColumnsSettings(tiles, min(split, warps), warps, 1, 1, blocks)
+            for warps, blocks in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 1))
         ]
         shape = self._compute_capability, quant_type, n_columns, _MOST_TOKENS
-        return next(chosen for chosen in choices if fits(*shape, chosen))
-
-    def _evenly(self, n_rows: int, tiles: int) -> float:
-        """What share of the processors' time is used when each takes whole teams of so many tiles."""
-        each = n_rows / (_ROWS_OF_TILE * tiles * self._n_processors)
-        return each / math.ceil(each)
-
-    def _columns_of(
-        self, quant_type: QuantType, n_columns: int, n_rows: int, gated: bool, tiles: int, most_warps: int
-    ) -> ColumnsSettings:
-        """With so many tiles, and so many warps at most."""
-        sides = 2 if gated and tiles == 1 else 1
-        teams = -(-(n_rows // 2 if gated else n_rows) // (_ROWS_OF_TILE * (1 if gated else tiles)))
-        teams = max(1, min(most_warps // sides, -(-teams // self._n_processors)))
-        split = _split(units(quant_type, n_columns), max(1, most_warps // (sides * teams)))
-        return ColumnsSettings(tiles, split, sides * teams * split, 2, 1)
-
-
-def _split(n_units: int, most: int) -> int:
-    """Among how many warps to share a row: evenly if that leaves no more than half of them out."""
-    evenly = max(n for n in range(1, most + 1) if n_units % n == 0)
-    return evenly if 2 * evenly >= min(most, n_units) else min(most, n_units)
+        fitting = [chosen for chosen in choices if fits(*shape, chosen)]
+        return min(fitting, key=lambda chosen: max(_FEW_SLICES, shared_memory(*shape, chosen)[0]))
 
 
 def load(device: DeviceKind, measured: Path | None = None) -> LaunchSettings:
@@ -284,7 +266,7 @@ def _columns_line(quant_type: QuantType, line: list[int]) -> Choice:
     if (
         not numbers_fit
         or chosen.tiles > 2
-        or chosen.stages < 2
+        or chosen.cluster not in _CLUSTERS
         or chosen.warps * chosen.blocks > _MOST_NUMBER
     ):
         raise ValueError(f"launch settings out of bounds: {line}")
@@ -303,6 +285,11 @@ def _check(chosen: GemvSettings | ColumnsSettings, sharing: int, n_columns: int,
         raise ValueError(f"launch settings out of bounds: {numbers}")
 
 
+def clusters(compute_capability: int) -> tuple[int, ...]:
+    """How many blocks may share rows; more than one where a processor has much shared memory, and is new."""
+    return _CLUSTERS if 90 <= compute_capability < 120 else _CLUSTERS[:1]
+
+
 def units(quant_type: QuantType, n_columns: int) -> int:
     """The pieces into which gemv_columns cuts a row."""
     return -(-n_columns // CHUNK) // unit_chunks(quant_type)
@@ -316,27 +303,25 @@ def unit_chunks(quant_type: QuantType) -> int:
 def shared_memory(
     compute_capability: int, quant_type: QuantType, n_columns: int, n_tokens: int, chosen: ColumnsSettings
 ) -> tuple[int, int]:
-    """Slices of x that are in shared memory at a time, and bytes of all of it.
+    """Slices in which x comes to shared memory, and bytes of all of it.
 
     Raises ValueError where there is not enough.
     """
-    unit = unit_chunks(quant_type)
-    # With up to four tokens high and low bytes of x share a fragment; steps; sums where there are minimums.
-    of_token = 16 + (32 if quant_type in _HAVE_MINIMUMS else 0)
     few = n_tokens <= MOST_SIDE_BY_SIDE
+    unit = unit_chunks(quant_type)
+    if chosen.cluster not in clusters(compute_capability):
+        raise ValueError(f"{chosen}: compute capability {compute_capability} has no such clusters")
+    # With up to four tokens high and low bytes of x share a fragment; sums; steps.
+    of_token = 4 + (0 if quant_type is QuantType.Q8_0 else 32)
     of_chunk = 1024 + MOST_SIDE_BY_SIDE * of_token if few else 2048 + _MOST_TOKENS * of_token
-    turn_chunks = chosen.split * unit
-    # With one team in a block a slice is what one turn takes.
-    turns = 1 if chosen.warps == chosen.split else max(1, _SLICE_CHUNKS // turn_chunks)
-    slice_bytes = turns * turn_chunks * of_chunk
-    all_slices = -(-units(quant_type, n_columns) * unit // (turns * turn_chunks))
-    weights = chosen.warps * chosen.stages * 16 * chosen.tiles * _row_bytes(quant_type, unit)
-    sums = chosen.warps * 8 * (16 * chosen.tiles + 4) * 4
+    turns = -(-units(quant_type, n_columns) // (chosen.cluster * chosen.split))
+    rows = 16 * chosen.tiles
+    weights = chosen.warps * chosen.stages * _unit_bytes(quant_type, unit, rows)
+    sums = chosen.warps * (MOST_SIDE_BY_SIDE if few else _MOST_TOKENS) * (rows + 4) * 4
     available = _SHARED_KIB.get(compute_capability, _LEAST_SHARED_KIB) * 1024 // chosen.blocks - 1024
-    # All of x if there is room, else slices that take turns.
-    for slices in (all_slices, *range(min(all_slices, _MOST_SLICES), min(all_slices, 2) - 1, -1)):
-        n_bytes = max(slices * slice_bytes + weights, sums)
-        if n_bytes <= available and (chosen.warps > chosen.split or slices <= _MOST_SLICES):
+    for slices in range(1, turns + 1):
+        n_bytes = max(-(-turns // slices) * chosen.split * unit * of_chunk + weights, sums)
+        if n_bytes <= available:
             return slices, n_bytes
     raise ValueError(f"{chosen} needs more than {available} bytes of shared memory for {quant_type.name}")
 
@@ -352,7 +337,9 @@ def fits(
     return True
 
 
-def _row_bytes(quant_type: QuantType, n_chunks: int) -> int:
-    """What a row of so many chunks takes in shared memory: its planes, and four bytes for a block's scale."""
+def _unit_bytes(quant_type: QuantType, n_chunks: int, n_rows: int) -> int:
+    """What so many rows of so many chunks take in shared memory: their planes, four bytes for a block's
+    scale, and what is left free behind codes."""
     codes, high, scales, blocks = CHUNK_BYTES[quant_type]
-    return n_chunks * (codes + high + scales) + (4 if blocks else 0)
+    of_row = n_chunks * (codes + high + scales) + (4 if blocks else 0)
+    return n_rows * of_row + n_chunks * codes

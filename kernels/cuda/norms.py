@@ -26,14 +26,14 @@ _ACTIVATIONS = {"silu": "SILU", "gelu": "GELU"}
 
 
 class Rounded(NamedTuple):
-    """Activations of T tokens rounded to 15 bits in groups of 32; rounding.cuh has the order."""
+    """Activations of T tokens rounded to 15 bits in chunks of 128; rounding.cuh has the order."""
 
     q: Array
     """[T, 4, padded / 2] int8: the high and the low bytes; columns are padded to whole chunks of 128."""
     d: Array
-    """[T, padded / 32] float32: a group's step."""
+    """[T, padded / 128] float32: a chunk's step."""
     s: Array
-    """[T, padded / 16] float32: the step times the sum of half a group."""
+    """[T, padded / 16] float32: the step times the sum of 16 values."""
 
     def rows(self, first: int, last: int) -> Rounded:
         """A view of tokens first..last-1."""
@@ -54,7 +54,7 @@ def rounded(device: Device, n_tokens: int, n_columns: int) -> Rounded:
     padded = -(-n_columns // _CHUNK) * _CHUNK
     return Rounded(
         device.zeros((n_tokens, 4, padded // 2), np.int8),
-        device.zeros((n_tokens, padded // 32), np.float32),
+        device.zeros((n_tokens, padded // _CHUNK), np.float32),
         device.zeros((n_tokens, padded // 16), np.float32),
     )
 

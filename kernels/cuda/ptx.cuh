@@ -173,6 +173,30 @@ DEVICE u32 count_arrival(u32 *counter) {
   return before;
 }
 
+// ---- clusters: blocks side by side that see one another's shared memory, from compute capability 9.0 on
+
+#if __CUDA_ARCH__ >= 900
+#define CLUSTER_OF(n) __cluster_dims__(n, 1, 1)
+#else
+#define CLUSTER_OF(n)
+#endif
+// All threads of all blocks of the cluster meet; what they wrote to shared memory before is there for the others.
+DEVICE void cluster_meet() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+// What lies at this place of shared memory in block `rank` of the cluster.
+DEVICE float load_of_cluster(const float *p, int rank) {
+  float v = 0.0f;
+#if __CUDA_ARCH__ >= 900
+  u32 at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(p)), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+#endif
+  return v;
+}
+
 // ---- time
 
 // Of a clock that runs on whatever is launched; it goes on in steps of up to a microsecond or so.

@@ -1,17 +1,18 @@
 // Activations rounded to 15 bits, in the order in which the products read them.
 //
-// A token's values are cut into groups of 32. A group has a step d = max|x| / 16256 and whole numbers q =
-// round(x / d), kept as two signed bytes: hi = (q + 64) >> 7 and lo = q - 128 * hi. Planes of one token, its
-// columns padded to whole chunks of 128 (formats.cuh has the order of the weights, which is the same):
+// A token's values are cut into chunks of 128, the last one filled up with zeros. A chunk has a step d = max|x| / 16256
+// and whole numbers q = round(x / d), kept as two signed bytes: hi = (q + 64) >> 7 and lo = q - 128 * hi. One step for
+// a whole chunk lets products add up its groups of 32 as whole numbers. Planes of one token (formats.cuh has the order
+// of the weights, which is the same):
 //   q  [4][columns / 2]  hi words 0..3, hi 4..7, lo 0..3, lo 4..7; those of chunk c, lane t at 16 * (4c + t)
-//   d  [columns / 32]    the step
+//   d  [columns / 128]   the step
 //   s  [columns / 16]    the step times the sum of q over half a group: what a weight's minimum multiplies
-// A group that holds an infinity or a NaN gets the step NaN: whatever is computed from it shows that.
+// A chunk that holds an infinity or a NaN gets the step NaN: whatever is computed from it shows that.
 #pragma once
 #include "ptx.cuh"
 
 #define LARGEST_ROUNDED 16256.0f
-// Groups below this are zeros: 16256 / max would overflow long before the values mean anything.
+// Chunks below this are zeros: 16256 / max would overflow long before the values mean anything.
 #define SMALLEST_ROUNDED 1e-30f
 #define NOT_A_NUMBER __uint_as_float(0x7fc00000u)
 #define FIRST_NOT_FINITE 0x7f800000u
@@ -40,19 +41,18 @@ struct RoundedRow {
 DEVICE RoundedRow rounded_row(u8 *q, float *d, float *s, int token, int n_columns) {
   RoundedRow row;
   row.q = q + (u64)token * 2 * n_columns;
-  row.d = d + (u64)token * (n_columns / 32);
+  row.d = d + (u64)token * (n_columns / 128);
   row.s = s + (u64)token * (n_columns / 16);
   row.n_columns = n_columns;
   return row;
 }
 
-// Round the values of columns column..column+3 of each lane. All 32 lanes of a warp call it. Lanes 8i..8i+7
-// hold one group: column = first column of the group + 4 * (lane % 8). Lanes whose column is beyond the row
-// write nothing. A warp that holds a whole chunk has column = 128 * chunk + 4 * lane.
+// Round a warp's chunk: each lane the values of columns column..column+3, column = 128 * chunk + 4 * lane. All 32 lanes
+// call it; those whose column is beyond the padded row write nothing, and hold zeros or are all beyond it.
 DEVICE void round_four(const RoundedRow &row, int column, float4 v) {
   u32 top = magnitude(v);
 #pragma unroll
-  for (int o = 4; o; o >>= 1) top = max(top, __shfl_xor_sync(0xffffffffu, top, o));
+  for (int o = 16; o; o >>= 1) top = max(top, __shfl_xor_sync(0xffffffffu, top, o));
   const bool finite = top < FIRST_NOT_FINITE;
   const bool kept = finite && top >= __float_as_uint(SMALLEST_ROUNDED);
   const float step = kept ? __uint_as_float(top) * (1.0f / LARGEST_ROUNDED) : finite ? 0.0f : NOT_A_NUMBER;
@@ -75,7 +75,7 @@ DEVICE void round_four(const RoundedRow &row, int column, float4 v) {
   u8 *to = row.q + (word / 4) * plane + (4 * (column / 128) + lane) * 16 + (word % 4) * 4;
   *(u32 *)to = high;
   *(u32 *)(to + 2 * plane) = low;
-  if (column % 32 == 0) row.d[column / 32] = step;
+  if (column % 128 == 0) row.d[column / 128] = step;
   if (column % 16 == 0) row.s[column / 16] = step * (float)sum;
 }
 

@@ -21,6 +21,7 @@ from kernels.cuda.launch_settings import (
     ColumnsSettings,
     GemvSettings,
     LaunchSettings,
+    clusters,
     fits,
     units,
 )
@@ -142,18 +143,20 @@ def columns_steps(
         capability = device.compute_capability
         return [each for each in candidates if fits(capability, quant_type, n_columns, n_tokens, each)]
 
+    n_outputs, of_tile = (n_rows // 2, 16) if gated else (n_rows, 0)
+
     def geometry(now: ColumnsSettings) -> list[ColumnsSettings]:
         return fitting(
-            ColumnsSettings(tiles, split, teams * split * sides, 2, 1)
-            for tiles in ((1, 2) if gated or n_rows >= 32 else (1,))
-            for sides in ((2,) if gated and tiles == 1 else (1,))
-            for teams in _teams(n_rows // 2 if gated else n_rows, 16 if gated else 16 * tiles, device)
-            for split in _splits(units(quant_type, n_columns))
-            if _LEAST_WARPS <= teams * split * sides <= _MOST_WARPS
+            ColumnsSettings(tiles, split, teams * split, 1, cluster, 1)
+            for tiles in ((2,) if gated else (1, 2) if n_rows >= 32 else (1,))
+            for cluster in clusters(device.compute_capability)
+            for teams in _teams(n_outputs * cluster, of_tile or 16 * tiles, device)
+            for split in _splits(-(-units(quant_type, n_columns) // cluster))
+            if _LEAST_WARPS <= teams * split <= _MOST_WARPS
         )
 
     def stages(now: ColumnsSettings) -> list[ColumnsSettings]:
-        return fitting(now._replace(stages=n) for n in (2, 3, 4))
+        return fitting(now._replace(stages=n) for n in (1, 2, 3))
 
     def blocks(now: ColumnsSettings) -> list[ColumnsSettings]:
         return fitting(now._replace(blocks=n) for n in (1, 2) if n * now.warps <= _MOST_WARPS)

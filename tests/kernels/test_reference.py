@@ -88,11 +88,11 @@ def test_geglu_is_right_at_both_ends() -> None:
     np.testing.assert_allclose(out, [0, 0, 2 * 0.841192, 40], rtol=1e-5, atol=1e-6)
 
 
-def test_activations_are_rounded_to_half_a_step_of_their_group() -> None:
-    x = floats(3, 80) * 100
-    x[0, :32] = 0
-    off = np.abs(np.pad(x - reference.round_activations_15(x), ((0, 0), (0, 16)))).reshape(3, 3, 32)
-    top = np.abs(np.pad(x, ((0, 0), (0, 16)))).reshape(3, 3, 32).max(axis=-1, keepdims=True)
+def test_activations_are_rounded_to_half_a_step_of_their_chunk() -> None:
+    x = floats(3, 272) * 100
+    x[0, :128] = 0
+    off = np.abs(np.pad(x - reference.round_activations_15(x), ((0, 0), (0, 112)))).reshape(3, 3, 128)
+    top = np.abs(np.pad(x, ((0, 0), (0, 112)))).reshape(3, 3, 128).max(axis=-1, keepdims=True)
     assert np.all(off <= 0.5001 * top / 16256)
     assert off.any()
 
@@ -107,7 +107,7 @@ def test_planes_of_rounded_activations_hold_them_in_the_order_of_the_products() 
             chunk, b, h, lane, i = e // 128, e % 128 // 32, e % 32 // 16, e % 16 // 4, e % 4
             word, at = 2 * b + h, (4 * chunk + lane) * 16
             high, low = (int(q[token, p + word // 4, at + word % 4 * 4 + i]) for p in (0, 2))
-            seen[token, e] = (128 * high + low) * d[token, e // 32]
+            seen[token, e] = (128 * high + low) * d[token, e // 128]
             halves[token, e // 16] += seen[token, e]
     np.testing.assert_array_equal(seen[:, :288], reference.round_activations_15(x))
     assert not seen[:, 288:].any()

@@ -52,9 +52,10 @@ _FLAGS = [
 _RUNTIME_FLAGS = [*_FLAGS, "-O2", "-pthread"]
 _RUNTIME_LIBRARIES = ["-ldl", "-lrt"]
 # The sanitizers trap where an index leaves its array, an address is not aligned for its type, a shift is too
-# far.
+# far. A kernel finds the C library where the runtime has brought it: looking through it again would take as
+# long as compiling.
 _KERNEL_FLAGS = [
-    *_FLAGS, "-O1", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv",
+    *_FLAGS, "-O1", "-w", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fwrapv", "-nostdlib",
     "-fsanitize=bounds,alignment,shift-exponent", "-fsanitize-undefined-trap-on-error",
 ]  # fmt: skip
 
@@ -261,7 +262,9 @@ class EmulatedDevice:
         """A launch that was checked: what runs it."""
         compiled = _compiled(kernel)
         blocks, threads = _three(grid), _three(block)
+        cluster = int(dict(kernel.defines).get("CLUSTER", 1))
         _check_launch(kernel, blocks, threads, compiled.static_shared_bytes, shared_bytes)
+        _check_cluster(kernel, blocks, threads, compiled.static_shared_bytes, cluster)
         values = _packed(kernel, compiled.signature, args)
         described = [(x.dtype, x.shape, x.nbytes) if isinstance(x, DeviceArray) else x for x in args]
 
@@ -277,6 +280,7 @@ class EmulatedDevice:
                 dynamic_bytes=shared_bytes,
                 grid=blocks,
                 block=threads,
+                cluster=cluster,
                 backwards=self._backwards,
                 dependent=dependent,
                 seconds=self._seconds,
@@ -512,6 +516,7 @@ class _Launch(ctypes.Structure):
         ("dynamic_bytes", ctypes.c_size_t),
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
+        ("cluster", ctypes.c_uint),
         ("backwards", ctypes.c_int),
         ("dependent", ctypes.c_int),
         ("seconds", ctypes.c_double),
@@ -535,6 +540,15 @@ def _check_launch(
         raise EmulationError(
             f"{kernel}: {static_bytes} bytes of static shared memory, {shared_bytes} of dynamic"
         )
+
+
+def _check_cluster(
+    kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], static_bytes: int, cluster: int
+) -> None:
+    if grid[0] % cluster:
+        raise EmulationError(f"{kernel}: a grid of {grid} is not clusters of {cluster}")
+    if cluster > 1 and (static_bytes or math.prod(block) % 32):
+        raise EmulationError(f"{kernel}: clusters are emulated with whole warps and dynamic shared memory")
 
 
 def _packed(kernel: Kernel, signature: str, args: tuple[Array | np.generic, ...]) -> npt.NDArray[np.uint64]:

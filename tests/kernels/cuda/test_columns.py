@@ -78,16 +78,16 @@ def check(
 def test_every_type_at_several_widths_and_numbers_of_tokens(device: Device, quant_type: QuantType) -> None:
     whole = block_size(quant_type) == 256
     for n_columns, n_tokens, rows, chosen in (
-        (256 if whole else 32, 2, 21, ColumnsSettings(tiles=1, split=1, warps=2, stages=3, blocks=1)),
-        (768 if whole else 576, 8, 53, ColumnsSettings(tiles=2, split=2, warps=4, stages=3, blocks=1)),
-        (1536 if whole else 640, 5, 37, ColumnsSettings(tiles=1, split=4, warps=4, stages=2, blocks=1)),
+        (256 if whole else 32, 2, 21, ColumnsSettings(1, 1, 2, 3, 1, 1)),
+        (768 if whole else 576, 8, 53, ColumnsSettings(2, 2, 4, 3, 1, 1)),
+        (1536 if whole else 640, 5, 37, ColumnsSettings(1, 4, 4, 3, 1, 1)),
     ):
         check(device, quant_type, rows, n_columns, n_tokens, chosen, accumulate=n_tokens == 5)
 
 
 def test_every_number_of_tokens(device: Device) -> None:
     for n_tokens in range(1, 9):
-        chosen = ColumnsSettings(tiles=2, split=2, warps=2, stages=3, blocks=1)
+        chosen = ColumnsSettings(tiles=2, split=2, warps=2, stages=3, cluster=1, blocks=1)
         check(device, QuantType.Q5_K, 37, 512, n_tokens, chosen, accumulate=True)
 
 
@@ -95,7 +95,16 @@ def test_every_number_of_tokens(device: Device) -> None:
 def test_every_way_to_share_the_work(device: Device, quant_type: QuantType) -> None:
     """Also when some warps have no unit of a round, or none at all, and some blocks few rows."""
     for tiles, split, warps, stages in ((1, 3, 6, 2), (2, 8, 8, 3), (2, 2, 8, 5), (1, 7, 7, 4), (2, 1, 3, 2)):
-        check(device, quant_type, 101, 1280, 3, ColumnsSettings(tiles, split, warps, stages, 1))
+        check(device, quant_type, 101, 1280, 3, ColumnsSettings(tiles, split, warps, stages, 1, 1))
+
+
+@pytest.mark.parametrize("quant_type", [QuantType.Q4_K, QuantType.Q6_K, QuantType.Q5_0], ids=lambda t: t.name)
+def test_blocks_of_a_cluster_share_rows(device: Device, quant_type: QuantType) -> None:
+    """Also when some have a unit less than others, or none, and rows are not whole groups."""
+    for split, warps, cluster, n_tokens in ((2, 4, 2, 8), (1, 4, 4, 3), (1, 2, 8, 8)):
+        chosen = ColumnsSettings(2, split, warps, 2, cluster, 1)
+        check(device, quant_type, 101, 1280, n_tokens, chosen, accumulate=n_tokens == 3)
+        check(device, quant_type, 70, 2304, n_tokens, chosen)
 
 
 @pytest.mark.parametrize("n_columns", [4864, 18944])
@@ -107,16 +116,16 @@ def test_long_rows_with_the_settings_of_the_rule(device: Device, n_columns: int)
         expected, scale = product(quant_type, data, x)
         assert within("matmul", device.download(out), expected, scale)
     # Here x has no room in shared memory, and all warps of a block need the same of it.
-    check(device, QuantType.Q4_K, 64, n_columns, 8, ColumnsSettings(1, 2, 8, 2, 1))
+    check(device, QuantType.Q4_K, 64, n_columns, 8, ColumnsSettings(1, 2, 8, 2, 1, 1))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
 def test_gate_and_up_rows_are_joined(device: Device, activation: str) -> None:
     join = reference.swiglu if activation == "silu" else reference.geglu
     for quant_type, n_tokens, pairs, chosen in (
-        (QuantType.Q4_K, 8, 37, ColumnsSettings(tiles=2, split=2, warps=4, stages=3, blocks=1)),
-        (QuantType.Q4_K, 5, 37, ColumnsSettings(tiles=1, split=2, warps=4, stages=3, blocks=1)),
-        (QuantType.Q5_1, 3, 16, ColumnsSettings(tiles=1, split=1, warps=4, stages=2, blocks=2)),
+        (QuantType.Q4_K, 8, 37, ColumnsSettings(2, 2, 4, 2, 1, 1)),
+        (QuantType.Q4_K, 5, 37, ColumnsSettings(2, 1, 4, 2, 1, 1)),
+        (QuantType.Q5_1, 3, 16, ColumnsSettings(2, 1, 4, 4, 1, 2)),
     ):
         data, x = native(quant_type, 2 * pairs, 512), activations(n_tokens, 512)
         out = device.empty((n_tokens, pairs), np.float32)

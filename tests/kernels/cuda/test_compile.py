@@ -16,6 +16,8 @@ from kernels.cuda.device import Kernel
 from kernels.cuda.instances import CARDS, Card
 from kernels.errors import CompileError
 
+NEW = 90
+"""The compute capability from which sources differ."""
 SCALE = Kernel.of("scale.cu", "scale", FACTOR=2)
 SOURCES = {
     "scale.cu": '#include "ptx.cuh"\n#include "part.cuh"\n#ifndef FACTOR\n#error "FACTOR: a number"\n#endif\n'
@@ -60,11 +62,29 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield names
 
 
+def share_of(card: Card) -> list[Kernel]:
+    """Instances of every entry point; cards on one side of `NEW` share those that there are several of."""
+    alike = [each for each in CARDS if (each.compute_capability >= NEW) == (card.compute_capability >= NEW)]
+    place, instances_of = alike.index(card), dict[str, list[Kernel]]()
+    for kernel in instances.representative(card):
+        instances_of.setdefault(kernel.name, []).append(kernel)
+    share = []
+    for kernels in instances_of.values():
+        share += kernels[place :: len(alike)] or [kernels[-1]]
+    return share
+
+
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: f"sm_{card.compute_capability}")
 def test_every_source_compiles(card: Card) -> None:
     kernel_compiler = Compiler(card.compute_capability)
     assert kernel_compiler.architecture == card.compute_capability
-    kernel_compiler.prepare(instances.representative(card))
+    kernel_compiler.prepare(share_of(card))
+
+
+def test_no_source_asks_for_another_architecture_than_the_one_that_shares_go_by() -> None:
+    texts = [path.read_text() for path in files("kernels.cuda").iterdir() if ".cu" in path.name]
+    asked = {line.strip() for text in texts for line in text.splitlines() if "__CUDA_ARCH__" in line}
+    assert asked == {f"#if __CUDA_ARCH__ >= {NEW}0"}
 
 
 def test_every_source_has_instances() -> None:

@@ -567,3 +567,54 @@ def test_launches_that_a_gpu_refuses(launch: Launch, emulator: EmulatedDevice) -
 def test_a_source_that_does_not_compile(launch: Launch, emulator: EmulatedDevice) -> None:
     with pytest.raises(CompileError, match=r"\.cu:4.*error: .*nothing"):
         launch(emulator, "", "  nothing();", 1, 1)
+
+
+# ---- clusters
+
+SHARE = """  float *const own = (float *)emulator::dynamic_shared();
+  own[threadIdx.x] = 100.0f * blockIdx.x + threadIdx.x;
+"""
+READ = """  const float *const mirrored = own + 31 - threadIdx.x;
+  out[blockIdx.x * 32 + threadIdx.x] = load_of_cluster(mirrored, (blockIdx.x + 1) % CLUSTER);
+"""
+
+
+def of_cluster(sources: dict[str, str], body: str, n_blocks: int = 8) -> NDArray[Any]:
+    """out [blocks, 32] of clusters of four blocks of one warp."""
+    device = EmulatedDevice(seconds=5)
+    text = (
+        '#include "ptx.cuh"\nKERNEL CLUSTER_OF(CLUSTER) probe(float *out) {\n'
+        f"  wait_for_previous();\n{body}\n}}\n"
+    )
+    kernel = Kernel.of(f"{abs(hash(text))}.cu", "probe", CLUSTER=4)
+    sources[kernel.source] = text
+    out = device.zeros((n_blocks, 32), np.float32)
+    device.launch(kernel, n_blocks, 32, out, shared_bytes=128)
+    return device.download(out)
+
+
+def test_blocks_of_a_cluster_see_one_another(sources: dict[str, str]) -> None:
+    out = of_cluster(sources, SHARE + "  cluster_meet();\n" + READ + "  cluster_meet();\n")
+    for block in range(8):
+        other = block // 4 * 4 + (block + 1) % 4
+        np.testing.assert_array_equal(out[block], 100 * other + np.arange(31, -1, -1))
+
+
+def test_what_another_block_has_not_written_yet_is_not_a_number(sources: dict[str, str]) -> None:
+    assert np.isnan(of_cluster(sources, SHARE + "  __syncthreads();\n" + READ + "  cluster_meet();\n")).any()
+
+
+def test_a_block_that_has_ended_is_not_read(sources: dict[str, str]) -> None:
+    with pytest.raises(EmulationError, match="of the cluster has ended"):
+        of_cluster(sources, SHARE + "  cluster_meet();\n" + READ)
+
+
+def test_a_cluster_that_does_not_meet_as_a_whole_is_found(sources: dict[str, str]) -> None:
+    wait = "  if (threadIdx.x == 5) __syncthreads(); else cluster_meet();\n"
+    with pytest.raises(EmulationError, match="wait for the cluster"):
+        of_cluster(sources, wait)
+
+
+def test_a_grid_is_whole_clusters(sources: dict[str, str]) -> None:
+    with pytest.raises(EmulationError, match="not clusters of 4"):
+        of_cluster(sources, "", n_blocks=6)

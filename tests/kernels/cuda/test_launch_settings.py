@@ -40,7 +40,9 @@ def test_every_shape_has_settings_within_the_bounds_of_the_kernels(compute_capab
                     assert several.split <= launch_settings.units(quant_type, n_columns)
                     assert 16 * several.tiles <= n_rows
                     gated = settings.columns(quant_type, n_columns, n_rows, n_tokens, gated=True)
-                    assert gated.tiles == 2 or gated.warps % (2 * gated.split) == 0
+                    assert gated.tiles == 2
+                    widest = max(launch_settings.clusters(compute_capability))
+                    assert several.cluster <= widest and gated.cluster <= widest
                     shape = quant_type, n_columns, n_tokens
                     assert launch_settings.fits(compute_capability, *shape, several)
                     assert launch_settings.fits(compute_capability, *shape, gated)
@@ -78,7 +80,7 @@ def test_what_is_shipped_is_read() -> None:
 def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) -> None:
     file = tmp_path / "cache" / "launch_settings.toml"
     shape = QuantType.Q4_K, 4096, 14336
-    own, other = GemvSettings(1, 2, 4, 2), ColumnsSettings(1, 4, 8, 2, 1)
+    own, other = GemvSettings(1, 2, 4, 2), ColumnsSettings(1, 4, 8, 2, 4, 1)
     launch_settings.save(file, "NVIDIA H200", [Choice("gemv", *shape, 1, own)])
     launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, other)])
     launch_settings.save(file, "another", [Choice("gemv", *shape, 1, GemvSettings(1, 1, 1, 1))])
@@ -103,11 +105,13 @@ def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) ->
         '["NVIDIA H200".gemv]\nQ4_K = [[4096, ' + 400 * "9" + ", 1, 1, 1, 1]]",
         '["NVIDIA H200".gemv]\nQ9_X = []',
         '["NVIDIA H200".other]\nQ4_K = [[4096, 28672, 1, 1, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 4, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 24, 2, 2]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 4, 0, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 24, 2, 1, 2]]',
         "a = " + 5000 * "[",
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 2, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 2, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 3, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 1]]',
     ],
 )
 def test_a_damaged_file_counts_for_nothing(tmp_path: Path, text: str) -> None:
@@ -131,7 +135,7 @@ def test_one_damaged_table_leaves_those_of_other_devices(tmp_path: Path) -> None
 
 def test_what_this_device_has_no_shared_memory_for_counts_for_nothing(tmp_path: Path) -> None:
     file = tmp_path / "launch_settings.toml"
-    shape, chosen = (QuantType.Q4_K, 4096, 28672), ColumnsSettings(2, 1, 16, 3, 1)
+    shape, chosen = (QuantType.Q4_K, 4096, 28672), ColumnsSettings(2, 1, 16, 4, 1, 1)
     launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, chosen)])
     shipped = launch_settings.LaunchSettings(90, 132)
     assert launch_settings.load(Card(), file).columns(*shape, 8) == shipped.columns(*shape, 8)

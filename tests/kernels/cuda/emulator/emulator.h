@@ -14,7 +14,7 @@
 #define __CUDA_ARCH__ 900
 
 #define threadIdx (emulator::current->index)
-#define blockIdx emulator::block_index
+#define blockIdx (emulator::current->block)
 #define blockDim emulator::block_size
 #define gridDim emulator::grid_size
 #define warpSize 32

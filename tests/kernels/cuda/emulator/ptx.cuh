@@ -96,6 +96,12 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], const void *row) {
 
 DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
 
+// ---- clusters
+
+#define CLUSTER_OF(n)
+DEVICE void cluster_meet() { emulator::meet_cluster(); }
+DEVICE float load_of_cluster(const float *p, int rank) { return *(const float *)emulator::shared_of(p, rank); }
+
 // ---- time
 
 DEVICE u64 nanoseconds() { return emulator::nanoseconds(); }

@@ -12,11 +12,11 @@ constexpr unsigned WARP = 32;
 
 // The part of a thread that kernels see.
 struct Thread {
-  uint3 index;
+  uint3 index, block;
   unsigned lane;
 };
 extern Thread *current;
-extern uint3 block_index, block_size, grid_size;
+extern uint3 block_size, grid_size;
 
 // Ends the launch with an error that names the block and the thread. printf's words.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -28,6 +28,8 @@ using Operation = void(void *const *operands);
 void meet(unsigned lanes, const char *name, Operation *operation, void *operand);
 // Waits until every thread of the block that has not ended is here.
 void meet_block();
+// The same of all blocks of a cluster.
+void meet_cluster();
 
 void wait_for_previous();
 void let_next_start();
@@ -36,6 +38,8 @@ unsigned long long nanoseconds();
 
 unsigned char *dynamic_shared();
 bool is_shared(const void *address);
+// The same place in another block of the cluster, which has to be there still.
+const void *shared_of(const void *address, unsigned rank);
 
 // cp.async: the copy is made when it is waited for, no sooner, so that a forgotten wait shows.
 void copy_later(void *to_shared, const void *from, unsigned n_bytes, bool valid);

@@ -1,5 +1,5 @@
 // Runs kernels: a block's threads are fibers that take turns on one processor thread and change over only where
-// they meet. Blocks run one after another. One launch at a time in a process; the caller sees to it.
+// they meet. Blocks run one after another, those of a cluster together. One launch at a time in a process; the caller sees to it.
 #include "runtime.h"
 
 #include <dlfcn.h>
@@ -22,15 +22,17 @@
 namespace emulator {
 
 Thread *current;
-uint3 block_index, block_size, grid_size;
+uint3 block_size, grid_size;
 
 namespace {
 
-constexpr unsigned MAX_THREADS = 1024;
+constexpr unsigned MAX_THREADS = 2048;  // of a cluster
+constexpr unsigned MAX_CLUSTER = 8;
 constexpr size_t STACK_BYTES = 64 << 10;
 // Below the first stack: a large frame jumps over its guard page.
 constexpr size_t BELOW_STACKS = 1 << 20;
-constexpr size_t SHARED_ROOM = 256 << 10;  // more than any device has
+constexpr size_t SHARED_ROOM = 2 << 20;  // more than any device has for the blocks of a cluster
+constexpr size_t CANARY_BYTES = 64;
 
 // ---- who waits for what
 
@@ -61,15 +63,17 @@ struct Meeting {
 };
 
 struct Warp {
-  unsigned alive, ready, at_barrier, at_wait;  // lanes
-  const void *barrier_caller;                  // of the lane that came last
-  unsigned pending;                            // meetings that somebody waits in
-  Meeting meetings[WARP];                      // as many as can be pending
+  unsigned rank;                                           // of its block in the cluster
+  unsigned alive, ready, at_barrier, at_cluster, at_wait;  // lanes
+  const void *barrier_caller;                              // of the lane that came last
+  unsigned pending;                                        // meetings that somebody waits in
+  Meeting meetings[WARP];                                  // as many as can be pending
 };
 
 Fiber fibers[MAX_THREADS];
 Warp warps[MAX_THREADS / WARP];
-unsigned n_warps, n_alive, n_at_barrier;
+unsigned n_warps, n_blocks, n_at_cluster;
+unsigned n_alive[MAX_CLUSTER], n_at_barrier[MAX_CLUSTER];  // threads of each block
 // The order in which threads get their turns; every barrier turns it round, so that a missing one shows.
 bool backwards;
 bool before_wait;  // no thread has gone past wait_for_previous yet
@@ -79,13 +83,20 @@ Context launcher;
 void (*invoke)(void **);
 void **arguments;
 unsigned char *stacks, *shared_room;
-unsigned char *dynamic_begin, *static_begin, *static_end;
+unsigned char *static_begin, *static_end;
+unsigned char *dynamic_begin[MAX_CLUSTER];  // of each block
 size_t dynamic_bytes;
 
 char *message;  // what went wrong, empty as long as all is well
 size_t message_bytes;
 
 Fiber *self() { return static_cast<Fiber *>(current); }
+
+unsigned all_alive() {
+  unsigned n = 0;
+  for (unsigned rank = 0; rank < n_blocks; rank++) n += n_alive[rank];
+  return n;
+}
 
 unsigned first(unsigned lanes) {
   return (unsigned)(backwards ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes));
@@ -122,6 +133,8 @@ void describe_waiting(char *text, size_t bytes) {
     add("; warp %u:", w);
     if (warp.at_barrier)
       add(" lanes 0x%08x wait in __syncthreads%s", warp.at_barrier, before(warp.barrier_caller).text);
+    if (warp.at_cluster)
+      add(" lanes 0x%08x wait for the cluster%s", warp.at_cluster, before(warp.barrier_caller).text);
     for (unsigned i = 0; i < WARP; i++)
       if (warp.pending >> i & 1)
         add(" lanes 0x%08x wait in %s(0x%08x)%s", warp.meetings[i].arrived, warp.meetings[i].name,
@@ -164,7 +177,7 @@ void run_next() {
   }
   if (next == self()) return;
   if (next) return run(next);
-  if (n_alive) {
+  if (all_alive()) {
     char waiting[2048];
     describe_waiting(waiting, sizeof waiting);
     fail("no thread can go on%s", waiting);
@@ -179,12 +192,22 @@ void finish(Warp &warp, Meeting &meeting) {
   meeting.arrived = 0;
 }
 
-void lift_barrier() {
+void lift_barrier(unsigned rank) {
   for (unsigned w = 0; w < n_warps; w++) {
+    if (warps[w].rank != rank) continue;
     warps[w].ready |= warps[w].at_barrier;
     warps[w].at_barrier = 0;
   }
-  n_at_barrier = 0;
+  n_at_barrier[rank] = 0;
+  backwards = !backwards;
+}
+
+void lift_cluster_barrier() {
+  for (unsigned w = 0; w < n_warps; w++) {
+    warps[w].ready |= warps[w].at_cluster;
+    warps[w].at_cluster = 0;
+  }
+  n_at_cluster = 0;
   backwards = !backwards;
 }
 
@@ -195,13 +218,14 @@ void run_thread() {
   unsigned bit = 1u << fiber->lane;
   warp.alive &= ~bit;
   warp.ready &= ~bit;
-  n_alive--;
+  n_alive[warp.rank]--;
   for (unsigned left = warp.pending; left; left &= left - 1) {
     Meeting &meeting = warp.meetings[__builtin_ctz(left)];
     meeting.operands[fiber->lane] = nullptr;
     if (meeting.arrived == (meeting.lanes & warp.alive)) finish(warp, meeting);
   }
-  if (n_at_barrier && n_at_barrier == n_alive) lift_barrier();
+  if (n_at_barrier[warp.rank] && n_at_barrier[warp.rank] == n_alive[warp.rank]) lift_barrier(warp.rank);
+  if (n_at_cluster && n_at_cluster == all_alive()) lift_cluster_barrier();
   run_next();
 }
 
@@ -246,8 +270,8 @@ void on_signal(int signal, siginfo_t *info, void *context) {
   if (address >= stacks - BELOW_STACKS && address < stacks + MAX_THREADS * STACK_BYTES)
     fail("needs more than %zu bytes of stack%s", STACK_BYTES - PAGE, place.text);
   if (address >= shared_room && address < shared_room + SHARED_ROOM + 2 * PAGE)
-    fail("touched byte %td of %zu bytes of dynamic shared memory%s", address - dynamic_begin, dynamic_bytes,
-         place.text);
+    fail("touched byte %td of %zu bytes of dynamic shared memory%s",
+         address - dynamic_begin[self()->warp->rank], dynamic_bytes, place.text);
   char wrong[200];
   if (!may_repeat(address, wrong, sizeof wrong)) fail("%s%s", wrong, place.text);
 }
@@ -303,24 +327,31 @@ bool reserve() {
   return true;
 }
 
-void run_block(uint3 index, bool reversed) {
-  block_index = index;
+// The blocks of a cluster, side by side in x from `index` on; with several, whole warps.
+void run_blocks(uint3 index, bool reversed) {
   backwards = reversed;
-  unsigned n_threads = block_size.x * block_size.y * block_size.z;
+  unsigned of_block = block_size.x * block_size.y * block_size.z, n_threads = n_blocks * of_block;
   n_warps = (n_threads + WARP - 1) / WARP;
-  n_alive = n_threads;
-  n_at_barrier = 0;
+  n_at_cluster = 0;
   if (static_begin) memset(static_begin, POISON, (size_t)(static_end - static_begin));
-  memset(dynamic_begin, POISON, dynamic_bytes);
+  for (unsigned rank = 0; rank < n_blocks; rank++) {
+    n_alive[rank] = of_block;
+    n_at_barrier[rank] = 0;
+    memset(dynamic_begin[rank], POISON, dynamic_bytes);
+  }
   for (unsigned w = 0; w < n_warps; w++) {
     unsigned n = n_threads - w * WARP;
+    warps[w].rank = w * WARP / of_block;
     warps[w].alive = warps[w].ready = n < WARP ? (1u << n) - 1 : ~0u;
-    warps[w].at_barrier = warps[w].at_wait = warps[w].pending = 0;
+    warps[w].at_barrier = warps[w].at_cluster = warps[w].at_wait = warps[w].pending = 0;
     for (Meeting &meeting : warps[w].meetings) meeting.lanes = meeting.arrived = 0;
   }
   for (unsigned i = 0; i < n_threads; i++) {
     Fiber &fiber = fibers[i];
-    fiber.index = {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y};
+    const unsigned in_block = i % of_block;
+    fiber.index = {in_block % block_size.x, in_block / block_size.x % block_size.y,
+                   in_block / block_size.x / block_size.y};
+    fiber.block = {index.x + i / of_block, index.y, index.z};
     fiber.lane = i % WARP;
     fiber.warp = &warps[i / WARP];
     fiber.waited = false;
@@ -337,11 +368,13 @@ void run_block(uint3 index, bool reversed) {
   if (!fibers[0].waited)
     snprintf(message, message_bytes, "block (%u, %u, %u): thread 0 never called wait_for_previous", index.x,
              index.y, index.z);
-  else if (!is_canary(dynamic_begin + dynamic_bytes, shared_room + PAGE + SHARED_ROOM) ||
-           !is_canary(dynamic_begin - 64, dynamic_begin))
-    snprintf(message, message_bytes,
-             "block (%u, %u, %u): wrote around its %zu bytes of dynamic shared memory", index.x, index.y,
-             index.z, dynamic_bytes);
+  for (unsigned rank = 0; rank < n_blocks && !*message; rank++) {
+    unsigned char *const begin = dynamic_begin[rank], *const end = begin + dynamic_bytes;
+    if (!is_canary(end, begin + rounded_up(dynamic_bytes, 16)) || !is_canary(begin - CANARY_BYTES, begin))
+      snprintf(message, message_bytes,
+               "block (%u, %u, %u): wrote around its %zu bytes of dynamic shared memory", index.x + rank,
+               index.y, index.z, dynamic_bytes);
+  }
 }
 
 }  // namespace
@@ -351,8 +384,8 @@ void run_block(uint3 index, bool reversed) {
 void fail(const char *format, ...) {
   Fiber *fiber = self();
   int n = snprintf(message, message_bytes,
-                   "block (%u, %u, %u), thread (%u, %u, %u) = warp %u, lane %u: ", block_index.x,
-                   block_index.y, block_index.z, fiber->index.x, fiber->index.y, fiber->index.z,
+                   "block (%u, %u, %u), thread (%u, %u, %u) = warp %u, lane %u: ", fiber->block.x,
+                   fiber->block.y, fiber->block.z, fiber->index.x, fiber->index.y, fiber->index.z,
                    (unsigned)(fiber->warp - warps), fiber->lane);
   va_list values;
   va_start(values, format);
@@ -385,7 +418,7 @@ void meet(unsigned lanes, const char *name, Operation *operation, void *operand)
     meeting.caller = __builtin_return_address(0);
     meeting.operation = operation;
     warp.pending |= 1u << slot;
-  } else if (meeting.operation != operation || strcmp(meeting.name, name) != 0) {
+  } else if (meeting.operation != operation || (meeting.name != name && strcmp(meeting.name, name) != 0)) {
     fail("%s(0x%08x)%s, while lanes 0x%08x wait in %s(0x%08x)%s", name, lanes,
          before(__builtin_return_address(0)).text, meeting.arrived, meeting.name, meeting.lanes,
          before(meeting.caller).text);
@@ -404,8 +437,20 @@ void meet_block() {
   fiber->warp->ready &= ~(1u << fiber->lane);
   fiber->warp->at_barrier |= 1u << fiber->lane;
   fiber->warp->barrier_caller = __builtin_return_address(0);
-  if (++n_at_barrier == n_alive)
-    lift_barrier();
+  const unsigned rank = fiber->warp->rank;
+  if (++n_at_barrier[rank] == n_alive[rank])
+    lift_barrier(rank);
+  else
+    run_next();
+}
+
+void meet_cluster() {
+  Fiber *fiber = self();
+  fiber->warp->ready &= ~(1u << fiber->lane);
+  fiber->warp->at_cluster |= 1u << fiber->lane;
+  fiber->warp->barrier_caller = __builtin_return_address(0);
+  if (++n_at_cluster == all_alive())
+    lift_cluster_barrier();
   else
     run_next();
 }
@@ -428,11 +473,19 @@ unsigned long long nanoseconds() {
   return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
 }
 
-unsigned char *dynamic_shared() { return dynamic_begin; }
+unsigned char *dynamic_shared() { return dynamic_begin[self()->warp->rank]; }
 
 bool is_shared(const void *address) {
-  const unsigned char *p = (const unsigned char *)address;
-  return (p >= dynamic_begin && p < dynamic_begin + dynamic_bytes) || (p >= static_begin && p < static_end);
+  const unsigned char *p = (const unsigned char *)address, *const begin = dynamic_shared();
+  return (p >= begin && p < begin + dynamic_bytes) || (p >= static_begin && p < static_end);
+}
+
+const void *shared_of(const void *address, unsigned rank) {
+  const ptrdiff_t offset = (const unsigned char *)address - dynamic_shared();
+  if (rank >= n_blocks || offset < 0 || offset >= (ptrdiff_t)dynamic_bytes)
+    fail("no such place in block %u of the cluster: byte %td", rank, offset);
+  if (!n_alive[rank]) fail("block %u of the cluster has ended", rank);
+  return dynamic_begin[rank] + offset;
 }
 
 void copy_later(void *to_shared, const void *from, unsigned n_bytes, bool valid) {
@@ -473,6 +526,7 @@ struct Launch {
   void *shared_begin, *shared_end;  // the kernel's static shared memory
   size_t dynamic_bytes;
   unsigned grid[3], block[3];
+  unsigned cluster;  // blocks side by side in x
   int backwards;  // the last block and the last thread first
   int dependent;  // only wait_for_previous waits for the launches before
   double seconds;
@@ -485,7 +539,9 @@ extern "C" int emulator_launch(const Launch *launch) {
   message = launch->message;
   message_bytes = launch->message_bytes;
   *message = 0;
-  if (!reserve() || launch->dynamic_bytes > SHARED_ROOM - 64) {
+  const size_t stride = rounded_up(launch->dynamic_bytes, 16) + CANARY_BYTES;
+  n_blocks = launch->cluster;
+  if (!reserve() || n_blocks > MAX_CLUSTER || stride * n_blocks > SHARED_ROOM) {
     snprintf(message, message_bytes, "no memory for stacks and shared memory");
     return 1;
   }
@@ -496,19 +552,23 @@ extern "C" int emulator_launch(const Launch *launch) {
   static_begin = (unsigned char *)launch->shared_begin;
   static_end = (unsigned char *)launch->shared_end;
   dynamic_bytes = launch->dynamic_bytes;
-  dynamic_begin = shared_room + PAGE + SHARED_ROOM - rounded_up(dynamic_bytes, 16);
-  memset(dynamic_begin - 64, CANARY, 64);
-  memset(dynamic_begin + dynamic_bytes, CANARY, rounded_up(dynamic_bytes, 16) - dynamic_bytes);
+  for (unsigned rank = 0; rank < n_blocks; rank++) {
+    unsigned char *const end = shared_room + PAGE + SHARED_ROOM - (n_blocks - 1 - rank) * stride;
+    dynamic_begin[rank] = end - rounded_up(dynamic_bytes, 16);
+    memset(dynamic_begin[rank] - CANARY_BYTES, CANARY, CANARY_BYTES);
+    memset(dynamic_begin[rank] + dynamic_bytes, CANARY, (size_t)(end - dynamic_begin[rank]) - dynamic_bytes);
+  }
   before_wait = true;
   lets_next_start = false;
   hide(launch->dependent != 0);
   {
     Signals signals(launch->seconds);
-    unsigned long long columns = grid_size.x, rows = grid_size.y, n_blocks = columns * rows * grid_size.z;
-    for (unsigned long long i = 0; i < n_blocks && !*message; i++) {
-      unsigned long long b = launch->backwards ? n_blocks - 1 - i : i;
-      uint3 index = {(unsigned)(b % columns), (unsigned)(b / columns % rows), (unsigned)(b / columns / rows)};
-      run_block(index, launch->backwards != 0);
+    unsigned long long columns = grid_size.x / n_blocks, rows = grid_size.y, n = columns * rows * grid_size.z;
+    for (unsigned long long i = 0; i < n && !*message; i++) {
+      unsigned long long b = launch->backwards ? n - 1 - i : i;
+      uint3 index = {(unsigned)(b % columns) * n_blocks, (unsigned)(b / columns % rows),
+                     (unsigned)(b / columns / rows)};
+      run_blocks(index, launch->backwards != 0);
     }
   }
   reveal();

@@ -1,58 +1,22 @@
-// The way of weights and x to shared memory and from there to registers, for gemv_columns.cu.
+// The way of weights to shared memory and from there to registers, for gemv_columns.cu.
 #pragma once
 #include "columns.cuh"
 
-// What each lane copies of x. Column g of B is column g % COLUMNS of x, its low bytes from g = 4 on if side by side.
-struct Source {
-  const u8 *fragment;
-  // Steps from lanes below COLUMNS, sums from twice as many after them.
-  const u8 *rest;
-  int rest_bytes;
-  bool has_fragment, has_rest;
-};
-
-DEVICE Source source_of(const u8 *q, const float *d, const float *s, int n_columns, int lane) {
-  Source from;
-  const int column = lane / 4 % COLUMNS;
-  from.has_fragment = column < n_columns;
-  from.fragment = q + column * (2 * PADDED) + (SIDE_BY_SIDE && lane >= 16 ? PADDED : 0) + lane % 4 * 16;
-  const bool steps = lane < COLUMNS;
-  const int of = steps ? lane : (lane - COLUMNS) / 2;
-  from.has_rest = of < n_columns;
-  from.rest_bytes = steps ? 16 : 32;
-  from.rest = steps ? (const u8 *)(d + of * (PADDED / 32))
-                    : (const u8 *)(s + of * (PADDED / 16)) + (lane - COLUMNS) % 2 * 16;
-  return from;
-}
-
-// Zeros for columns that are not there.
-DEVICE void copy_chunk(u8 *to, const Source &from, int chunk, int lane) {
-  to += lane * 16;
-  const u8 *fragment = from.fragment + chunk * (LANES * 16);
-#pragma unroll
-  for (int i = 0; i < FRAGMENTS; i++) copy_async16(to + i * 512, fragment + i * (PADDED / 2), from.has_fragment);
-  if (lane < (W::HAS_MINIMUM ? 3 : 1) * COLUMNS)
-    copy_async16(to + STEPS_AT, from.rest + chunk * from.rest_bytes, from.has_rest);
-}
-
-// This warp's share of chunks first..last-1.
-DEVICE void copy_chunks(u8 *to, const Source &from, int first, int last, int warp, int lane) {
-#pragma unroll 1
-  for (int chunk = first + warp; chunk < last; chunk += WARPS)
-    copy_chunk(to + (chunk - first) * CHUNK_BYTES, from, chunk, lane);
-}
-
-// Where each lane copies weights from: of a plane with 64 bytes of a row or more, lane (g, t) takes every fourth piece
-// of 16 bytes of row g; of 32 bytes lanes 2r and 2r + 1 those of row r; of fewer lane r those of row r.
+// Where each lane copies weights from, 16 bytes at a time: as many lanes as there are pieces take those of a row. Of
+// fewer bytes lane r takes those of row r.
 struct Rows {
   const u8 *codes[TILES], *high[TILES], *scales, *blocks;
 };
+
+constexpr int CODE_PIECES = CODE_BYTES / 16;
+constexpr int CODE_ROWS = 32 / CODE_PIECES;  // that a warp copies at a time
 
 template <class Row> DEVICE Rows rows_of(const Planes &planes, Row row, int first_unit, int lane) {
   Rows from;
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
-    from.codes[tile] = planes.codes + row(16 * tile + lane / 4) * W::CODE_ROW + first_unit * CODE_BYTES + lane % 4 * 16;
+    from.codes[tile] = planes.codes + row(16 * tile + lane / CODE_PIECES) * W::CODE_ROW + first_unit * CODE_BYTES +
+                       lane % CODE_PIECES * 16;
     constexpr int PIECES = HIGH_BYTES >= 32 ? HIGH_BYTES / 16 : 1;
     const int high_row = PIECES > 1 ? 16 * tile + lane / PIECES : lane % ROWS;
     from.high[tile] = planes.high + row(high_row) * W::HIGH_ROW + first_unit * HIGH_BYTES + lane % PIECES * 16;
@@ -66,14 +30,15 @@ template <class Row> DEVICE Rows rows_of(const Planes &planes, Row row, int firs
 DEVICE void copy_unit(u8 *to, Rows &from, int lane) {
 #pragma unroll
   for (int tile = 0; tile < TILES; tile++) {
+    const int piece = lane % CODE_PIECES;
+    u8 *const own = to + piece / 4 * CODE_RUN + (16 * tile + lane / CODE_PIECES) * 64 + piece % 4 * 16;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-      u8 *own = to + tile * 1024 + half * 512 + lane * 16;
+    for (int row = 0; row < 16; row += CODE_ROWS)
+      copy_async16(own + row * 64, from.codes[tile] + row * W::CODE_ROW, true);
+    if constexpr (HIGH_BYTES == 64)
 #pragma unroll
-      for (int i = 0; i < CODE_BYTES / 64; i++)
-        copy_async16(own + i * (ROWS * 64), from.codes[tile] + (half * 8 * W::CODE_ROW + i * 64), true);
-      if constexpr (HIGH_BYTES == 64) copy_async16(own + HIGH_AT, from.high[tile] + half * 8 * W::HIGH_ROW, true);
-    }
+      for (int row = 0; row < 16; row += 8)
+        copy_async16(to + HIGH_AT + (16 * tile + row) * 64 + lane * 16, from.high[tile] + row * W::HIGH_ROW, true);
     if constexpr (HIGH_BYTES == 32) copy_async16(to + HIGH_AT + tile * 512 + lane * 16, from.high[tile], true);
   }
   if (lane < ROWS) {
@@ -93,28 +58,6 @@ DEVICE void copy_unit(u8 *to, Rows &from, int lane) {
 struct Unit {
   W::Raw raw[TILES][2][UNIT];
 };
-
-// What a lane needs of x for one chunk: words of its column of B, steps of columns 2t and 2t + 1.
-struct Activations {
-  u32 words[PARTS][WORDS];
-  float steps[2][4];
-};
-
-DEVICE Activations activations(const u8 *chunk, int lane) {
-  Activations x;
-#pragma unroll
-  for (int i = 0; i < FRAGMENTS; i++) {
-    const uint4 v = *(const uint4 *)(chunk + i * 512 + lane * 16);
-    u32 *words = x.words[i / 2] + 4 * (i % 2);
-    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const float4 v = *(const float4 *)(chunk + STEPS_AT + (2 * (lane % 4) + i) % COLUMNS * 16);
-    x.steps[i][0] = v.x, x.steps[i][1] = v.y, x.steps[i][2] = v.z, x.steps[i][3] = v.w;
-  }
-  return x;
-}
 
 template <int N> DEVICE void read_words(u32 *to, const u8 *from) {
   if constexpr (N == 4) {
@@ -137,7 +80,7 @@ DEVICE void read_row(W::Raw (&raw)[UNIT], const u8 *unit, int row, int t, bool o
     } else {
 #pragma unroll
       for (int i = 0; i < W::CODE_BITS / 4; i++)
-        read_words<4>(raw[c].low + 4 * i, unit + (c + i) * (ROWS * 64) + row * 64 + t * 16);
+        read_words<4>(raw[c].low + 4 * i, unit + (c + i) * CODE_RUN + row * 64 + t * 16);
     }
     if constexpr (W::HIGH_BITS == 2) read_words<2>(raw[c].high, unit + HIGH_AT + row * 64 + c * 32 + t * 8);
     if constexpr (W::HIGH_BITS == 1) read_words<1>(raw[c].high, unit + HIGH_AT + row * HIGH_BYTES + c * 16 + t * 4);
