@@ -12,6 +12,7 @@ from app.decoding_words import per_cent
 from app.i18n import _
 from engine import (
     DEFAULT_COSINE,
+    MOST_KL,
     Calibration,
     SkipChoice,
     SkipEffect,
@@ -22,8 +23,6 @@ from engine import (
 
 _PLACES: Final = 4
 """After the point, of a threshold that is offered."""
-_MOST_KL: Final = 1.0
-"""Nats: sets that do more are named by their blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def skip_rows(
 def choice_of(calibration: Calibration, skipped: SkipSet) -> SkipChoice:
     """Return what means this set: the largest effect that it may have, else the blocks themselves."""
     effect = calibration.effect(skipped)
-    if effect is not None and effect.kl <= _MOST_KL:
+    if effect is not None and effect.kl <= MOST_KL:
         near = round(effect.kl, _PLACES)
         choice = SkipChoice(SkipRule.KL, near if near >= effect.kl else round(near + 10**-_PLACES, _PLACES))
         if calibration.choose(choice) == skipped:
@@ -81,10 +80,8 @@ def chosen_set(calibration: Calibration | None, choice: SkipChoice | None) -> Sk
         return frozenset()
     if choice.rule is SkipRule.BLOCKS:
         return choice.blocks
-    known = calibration is not None and (
-        calibration.cosines if choice.rule is SkipRule.COSINE else calibration.grown
-    )
-    return calibration.choose(choice) if calibration is not None and known else None
+    serves = calibration is not None and calibration.serves(choice.rule)
+    return calibration.choose(choice) if calibration is not None and serves else None
 
 
 def block_names(skipped: SkipSet) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 from engine.config import DecodingOptions, DraftKind
 from engine.drafting.base import Drafter
-from engine.drafting.draft_set import block_costs, draft_set, measured_draft_set
+from engine.drafting.draft_set import draft_set, measured_draft_set
 from engine.drafting.ngram import NgramDrafter
 from engine.drafting.own_blocks import OwnBlocks, blocks_from
 from engine.errors import DecodingError
 from engine.events import Reply
 from engine.loading import LoadedModel
+from engine.skipping.block_costs import block_costs
 from engine.skipping.calibrate import chosen_set, ensure_calibrated
 from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipSet
 from engine.speculative import Way

@@ -57,7 +57,7 @@ class Sampler:
             uniform = self._ahead.popleft() if self._ahead else self._random.random()
         return self._drawn(logits, history, uniform)
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
         """The id that the `ahead`-th draw from now, 0 being the next, would draw from these logits.
 
         No number is used up: draws are the same as without it. Raises KernelError as a draw does.

@@ -131,6 +131,8 @@ class Speculation:
                 break
             session.extend([token_id], self._way.skip)
         self._ended = self._clock()
+        self.drafted += len(drafts)
+        self.accepted += sum(token.from_draft for token in drawn)
         self._record(drafts, [token.token_id for token in drawn], first_at)
         return drawn
 
@@ -140,8 +142,6 @@ class Speculation:
         costs.passes(way.skip).add(1 + len(drafts), first_at - self._drafted_at)
         if len(drawn) > 1:
             costs.drew((ended - first_at) / (len(drawn) - 1))
-        self.drafted += len(drafts)
-        self.accepted += n_alike(drawn, drafts)
         if way.drafter is None:
             return
         record, looked_at = costs.record(way.kind), self._watched or drafts

@@ -33,7 +33,7 @@ have `settings`, and `error` where something is missing:
   skipped_blocks, prompt_tokens, completion_tokens
   prefill_tok_s, decode_tok_s (a median), decode_tok_s_min, decode_tok_s_max
   nvme_read_bytes, h2d_bytes   for each token of a reply, its prompt included
-  drafted_tokens, accepted_tokens, acceptance
+  drafted_tokens, accepted_tokens, acceptance_rate
   agreeing_tokens              of the greedy replies with drafts and without
   perplexity, perplexity_change, perplexity_low, perplexity_high
                                (the change's 95 % interval)

@@ -24,6 +24,7 @@ def run_matrix(path: Path, output: Path | None, *, as_json: bool) -> int:
     matrix = read_matrix(path)
     stem = Path(path.stem) if output is None else output
     report = MatrixReport(matrix, stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.json"))
+    report.check_places()  # not after the first case, which takes minutes
     watcher = _Watcher(len(matrix.cases))
     try:
         run_interruptible(lambda cancel: _measure(matrix, report, watcher, cancel))

@@ -38,6 +38,14 @@ class MatrixReport:
         self._results: list[_Row] = []
         self._code = {"version": version("tiercel"), "commit": _commit()}
 
+    def check_places(self) -> None:
+        """Find out whether both files can be written, and leave what is there. Raises OSError."""
+        for path in (self._csv_path, self._json_path):
+            is_new = not path.exists()
+            path.open("a").close()
+            if is_new:
+                path.unlink()
+
     def add(self, case: NamedCase, result: CaseResult) -> None:
         """Take a result and write both files. Raises OSError."""
         self._results.append(_Row(case, result))

@@ -55,7 +55,7 @@ def _rate(tokens: int, tok_s: float, seconds: float) -> str:
 def _drafts(reply: Reply) -> str:
     s = reply.stats
     if s.drafted_tokens:
-        return f"{s.accepted_tokens} of {s.drafted_tokens} drafts taken ({s.acceptance:.0%})"
+        return f"{s.accepted_tokens} of {s.drafted_tokens} drafts taken ({s.acceptance_rate:.0%})"
     return "nothing was drafted" if reply.decoding.draft is not DraftKind.OFF and reply.token_ids else ""
 
 
@@ -90,8 +90,9 @@ def as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
         "stall_ms": round(s.stall_s * 1000, 3),
         "drafted_tokens": s.drafted_tokens,
         "accepted_tokens": s.accepted_tokens,
-        "acceptance": round(s.acceptance, 4) if s.drafted_tokens else None,
+        "acceptance_rate": round(s.acceptance_rate, 4) if s.drafted_tokens else None,
         "drafts_at_once": s.drafts_at_once,
+        "from_draft": [number for number, drafted in enumerate(reply.from_draft) if drafted],
         "skipped_blocks": s.skipped_blocks,
         "perplexity_change": round(s.skip_effect.perplexity_change, 6) if s.skip_effect else None,
         "seed": s.seed,

@@ -19,10 +19,10 @@ class Draw(Protocol):
         """Draw the id that follows `history`."""
         ...
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
         """The id that would be drawn from these logits as the `ahead`-th draw from now, 0 being the next one.
 
-        Draws nothing: what is drawn later is the same as without it. A drafter's logits are guessed from with
+        Draws nothing: what is drawn later is the same as without it. A drafter's logits are drawn from with
         the random number that the verified ones will be drawn with, so that alike distributions give the same
         id.
         """

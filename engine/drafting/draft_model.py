@@ -55,7 +55,7 @@ class DraftModel:
             last = ahead + 1 == n_most
             hidden = self._run(fed, cancel)
             logits = self.model.next_logits(hidden, cancel, None if last else NOTHING)
-            token_id = draw.guess(logits, history, ahead)
+            token_id = draw.peek(logits, history, ahead)
             if token_id >= self.n_shared:
                 break
             history.append(token_id)

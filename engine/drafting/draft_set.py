@@ -8,43 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, log
-from typing import NamedTuple
 
 import numpy as np
 
 from engine.cancel import CancelToken
 from engine.config import MOST_DRAFTS
 from engine.loading import LoadedModel
+from engine.skipping.block_costs import BlockCosts, block_costs
 from engine.skipping.calibrate import ensure_calibrated
 from engine.skipping.calibrated import Calibration
 from engine.skipping.grown_skips import leaves_too_little
 from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipRule, SkipSet
-from engine.tiers.blocks import BlockKind, weight_blocks
 
-_FAR = 8.0
-"""What a byte that has to be fetched costs against one that is near: disks against memory, and links against
-a GPU's memory, differ more than that, but part of the time is hidden."""
 _MOST_MEASURED = 4
 """Sets that are measured because they promise more than those that were; each turns out to be less."""
-
-
-class BlockCosts(NamedTuple):
-    """What a pass costs, in any unit."""
-
-    layers: tuple[float, ...]
-    """Of each layer block, by number."""
-    rest: float
-    """Of what every pass needs: the head."""
-
-
-def block_costs(loaded: LoadedModel, near: SkipSet) -> BlockCosts:
-    """By the bytes that are read, those counted several times that a pass has to fetch."""
-    blocks = weight_blocks(loaded.weights.gguf, loaded.model.config)
-    layers = [block.n_bytes for block in blocks if block.layer is not None]
-    return BlockCosts(
-        layers=tuple(float(n) if number in near else n * _FAR for number, n in enumerate(layers)),
-        rest=float(sum(block.n_bytes for block in blocks if block.kind is BlockKind.HEAD)),
-    )
 
 
 def draft_set(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> SkipSet:
@@ -53,9 +30,9 @@ def draft_set(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> Ski
     Tried are the grown sets, and sets that leave out first what is not `near`; how often the drafts of a set
     that was never measured agree is guessed from the sets that were.
     """
-    best, most = NOTHING, 0.0
+    best, most, known = NOTHING, 0.0, _Known(calibration)
     for skip in _candidates(calibration, costs, near):
-        gain = _gain(calibration, costs, skip)
+        gain = _gain(known, costs, skip)
         if gain > most:
             best, most = skip, gain
     return best
@@ -80,8 +57,8 @@ def measured_draft_set(
             return skip
         choice = SkipChoice(SkipRule.BLOCKS, blocks=skip)
         calibration = ensure_calibrated(loaded, choice, conversation_ids, cancel, on_progress)
-    measured = [effect.skipped for effect in calibration.effects]
-    return max(measured, key=lambda skip: _gain(calibration, costs, skip))
+    known = _Known(calibration)
+    return max(known.effects, key=lambda skip: _gain(known, costs, skip))
 
 
 def expected_gain(agreement: float, cost: float) -> float:
@@ -110,32 +87,33 @@ def _candidates(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> I
             yield skip
 
 
-def _gain(calibration: Calibration, costs: BlockCosts, skip: SkipSet) -> float:
-    return expected_gain(_agreement(calibration, skip), _share_left(costs, skip))
+class _Known:
+    """What a calibration says of any set; every reply asks it of dozens."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        """Sets change more than their blocks do one by one, and grown sets tell how much more."""
+        self.effects = {effect.skipped: effect for effect in calibration.effects}
+        self._alone = {min(skip): effect.kl for skip, effect in self.effects.items() if len(skip) == 1}
+        grown = [self.effects[skip] for skip in calibration.grown if skip in self.effects]
+        self._changes = [0.0, *(self._together(effect.skipped) for effect in grown)]
+        self._agreements = [1.0, *(effect.top1 for effect in grown)]
+
+    def agreement(self, skip: SkipSet) -> float:
+        """Share of drafts that agree: measured, or that of grown sets whose blocks alone change as much.
+
+        Beyond the largest of them nothing is known, and nothing hoped for.
+        """
+        if skip in self.effects:
+            return self.effects[skip].top1
+        return float(np.interp(self._together(skip), self._changes, self._agreements, right=0.0))
+
+    def _together(self, skip: SkipSet) -> float:
+        """Nats that blocks change the output by, each of them alone, taken together."""
+        return sum(self._alone.get(block, inf) for block in skip)
 
 
-def _agreement(calibration: Calibration, skip: SkipSet) -> float:
-    """Share of drafts that agree: measured, or that of grown sets whose blocks alone change as much together.
-
-    Sets change more than their blocks do one by one, and grown sets tell how much more. Beyond the largest of
-    them nothing is known, and nothing hoped for.
-    """
-    measured = calibration.effect(skip)
-    if measured is not None:
-        return measured.top1
-    known = [
-        (effect.skipped, effect.top1) for grown in calibration.grown if (effect := calibration.effect(grown))
-    ]
-    changes = [0.0, *(_alone(calibration, grown) for grown, _ in known)]
-    return float(
-        np.interp(_alone(calibration, skip), changes, [1.0, *(top1 for _, top1 in known)], right=0.0)
-    )
-
-
-def _alone(calibration: Calibration, skip: SkipSet) -> float:
-    """Nats that blocks change the output by, each of them alone, taken together."""
-    effects = (calibration.effect(frozenset((block,))) for block in skip)
-    return sum(inf if effect is None else effect.kl for effect in effects)
+def _gain(known: _Known, costs: BlockCosts, skip: SkipSet) -> float:
+    return expected_gain(known.agreement(skip), _share_left(costs, skip))
 
 
 def _share_left(costs: BlockCosts, skip: SkipSet) -> float:

@@ -58,5 +58,5 @@ class OwnBlocks:
             follows = self.skip if ahead + 1 < n_most else None
             logits = self.model.next_logits(hidden, cancel, follows)
             start += len(fed)
-            history.append(draw.guess(logits, history, ahead))
+            history.append(draw.peek(logits, history, ahead))
         return history[len(ids) :]

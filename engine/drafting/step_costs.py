@@ -2,8 +2,9 @@
 
 Seconds and counts in, counts out: knows no model, no clock and no drafter. One belongs to a loaded model and
 outlives replies. The model of a round with k drafts is: ids gained, 1 + a + ... + a^k where a draft is right
-with probability a if those before it were; time, the drafts', one pass over k + 1 ids, and the drawing of the
-ids gained (Leviathan and others, https://arxiv.org/abs/2211.17192, section 3.3, with measured times).
+with probability a if those before it were; time, the drafts', one pass over k + 1 ids, the drawing of the ids
+gained, and what is done with each of them elsewhere (Leviathan and others, https://arxiv.org/abs/2211.17192,
+section 3.3, with measured times).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _COUNTS = (1, 2, 3, 5, 7, 11, 15, MOST_DRAFTS)
 """How many drafts are chosen among: with the id before them, whole tiles of the kernels."""
 _STAYS = 0.97
 """A count that comes so near to the best one is kept: each count is a kernel or a graph of its own."""
-_LOSS = 0.01
+_LOSS = 0.005
 """Share of the time that drafting may have lost on plain steps, all in all."""
 _CREDIT = 2.0
 """Plain steps that it may lose on top, for the first trials; of what was won, as many are kept in mind."""
@@ -138,9 +139,10 @@ class DraftRecord:
         """Note what `count` drafts, at least one, have cost."""
         self._seconds.append(seconds / count)
 
-    def seconds_for(self, count: int) -> float | None:
-        """Of so many drafts; None before any were measured."""
-        return count * typical(self._seconds) if self._seconds else None
+    @property
+    def draft_s(self) -> float | None:
+        """Seconds of one draft; None before any were measured."""
+        return typical(self._seconds) if self._seconds else None
 
 
 class StepCosts:
@@ -191,23 +193,16 @@ class StepCosts:
 
     # -- what follows from it
 
-    def gains(self, skip: SkipSet, kind: DraftKind, most: int) -> list[float]:
-        """Predicted speed of rounds with 1 to `most` drafts, against plain steps.
-
-        None at all where something was never measured.
-        """
+    def gain(self, skip: SkipSet, kind: DraftKind, drafts: int) -> float | None:
+        """Predicted speed of rounds with so many drafts, against plain steps; None before both are known."""
         record, times = self.record(kind), self.passes(skip)
-        plain, drafting = times.at(1), record.seconds_for(1)
-        if plain is None or drafting is None:
-            return []
-        acceptance, draw_s = record.acceptance, typical(self._draws)
-        gains, ids, right = [], 1.0, 1.0
-        for drafts in range(1, most + 1):
-            right *= acceptance
-            ids += right
-            seconds = drafts * drafting + (times.at(drafts + 1) or plain) + (ids - 1) * draw_s
-            gains.append(ids * plain / seconds)
-        return gains
+        plain, draft_s = times.at(1), record.draft_s
+        if plain is None or draft_s is None:
+            return None
+        ids, outside_s = expected_ids(record.acceptance, drafts), typical(self._outside)
+        pass_s = times.at(drafts + 1) or plain
+        seconds = drafts * draft_s + pass_s + (ids - 1) * typical(self._draws)
+        return ids * (plain + outside_s) / (seconds + ids * outside_s)
 
     def choose(self, skip: SkipSet, kind: DraftKind, most: int, *, tries: bool) -> int:
         """How many drafts the next round is to have, 0 to `most`; 0 where they do not pay.
@@ -222,25 +217,27 @@ class StepCosts:
         may_lose = _LOSS * self._spent_s - self._lost_s
         if may_lose + _CREDIT * plain <= 0:
             return 0
-        gains = self.gains(skip, kind, most)
+        counts = [count for count in _COUNTS if count <= most]
+        gains = {count: gain for count in counts if (gain := self.gain(skip, kind, count)) is not None}
         if not gains:
             return 1  # to find out what it costs
-        counts = [count for count in _COUNTS if count <= most]
-        drafts = max(counts, key=lambda count: gains[count - 1])
-        if record.last in counts and gains[record.last - 1] >= _STAYS * gains[drafts - 1]:
+        drafts = max(gains, key=gains.__getitem__)
+        if record.last in gains and gains[record.last] >= _STAYS * gains[drafts]:
             drafts = record.last
-        best = gains[drafts - 1]
+        best = gains[drafts]
         if best >= MARGIN:
             # Between two counts a line is assumed, which hides where costs rise steeply: just above the best.
             fewer = max((count for count in counts if count < drafts), default=drafts)
             return drafts if self.passes(skip).knows(fewer + 1) else fewer
-        loses = expected_ids(record.acceptance, drafts) * plain * (1 / best - 1)
+        loses = expected_ids(record.acceptance, drafts) * self.plain_step_s(skip) * (1 / best - 1)
         return drafts if tries and loses <= may_lose else 0
 
 
 def expected_ids(acceptance: float, drafts: int) -> float:
     """Ids that a round gives on average, the one that corrects or follows the drafts included."""
-    return sum(acceptance**right for right in range(drafts + 1))
+    if acceptance == 1:
+        return drafts + 1.0
+    return (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
 
 
 def typical(seconds: deque[float]) -> float:

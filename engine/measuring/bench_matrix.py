@@ -238,7 +238,7 @@ class _LoadedBench:
             h2d_bytes=n_copied // max(1, n_ids),
             drafted_tokens=n_drafted,
             accepted_tokens=n_accepted,
-            acceptance=n_accepted / n_drafted if n_drafted else None,
+            acceptance_rate=n_accepted / n_drafted if n_drafted else None,
         )
 
     def _reply(self, decoding: DecodingOptions, sampling: SamplingParams, n_ids: int) -> Reply:

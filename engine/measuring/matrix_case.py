@@ -81,7 +81,7 @@ class CaseResult:
     drafted_tokens: int | None = None
     """In all replies."""
     accepted_tokens: int | None = None
-    acceptance: float | None = None
+    acceptance_rate: float | None = None
     """accepted_tokens / drafted_tokens; None where nothing was drafted."""
     agreeing_tokens: int | None = None
     """Of a greedy reply with drafts, the ids before the first that differs from one without; None without

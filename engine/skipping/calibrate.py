@@ -16,11 +16,11 @@ from engine.cancel import CancelToken
 from engine.errors import ContextError, DecodingError
 from engine.loading import LoadedModel
 from engine.measuring.evaluate import Window, cut_windows
+from engine.skipping.block_costs import block_costs
 from engine.skipping.calibrated import Calibration
-from engine.skipping.grown_skips import MOST_KL, grow, leaves_too_little, likely_measured
-from engine.skipping.skip_choice import SkipChoice, SkipRule, SkipSet
+from engine.skipping.grown_skips import grow, leaves_too_little, likely_measured
+from engine.skipping.skip_choice import MOST_KL, SkipChoice, SkipRule, SkipSet
 from engine.skipping.skip_probe import SkipProbe
-from engine.tiers.blocks import weight_blocks
 
 LEAST_SCORED = 256
 """Ids that a calibration goes by at least, and those that a reply waits for."""
@@ -57,7 +57,7 @@ def ensure_calibrated(
     """
     _refuse_beforehand(choice, 2 * loaded.model.config.n_layers)
     known, rule = loaded.calibration, SkipRule.KL if choice is None else choice.rule
-    serves = known is not None and _serves(known, rule)
+    serves = known is not None and known.serves(rule)
     if known is not None and serves and _has_effect(known, choice):
         return known
     text = _text_at_hand(loaded, conversation_ids, extends=serves)
@@ -125,15 +125,6 @@ def _refuse_beforehand(choice: SkipChoice | None, n_blocks: int) -> None:
         )
 
 
-def _serves(known: Calibration, rule: SkipRule) -> bool:
-    """Whether sets can be chosen by a rule."""
-    if rule is SkipRule.KL:
-        # Not whether sets were grown: each block alone may change too much.
-        alone = {block for effect in known.effects if len(effect.skipped) == 1 for block in effect.skipped}
-        return len(alone) == known.n_blocks
-    return rule is SkipRule.BLOCKS or bool(known.cosines)
-
-
 def _has_effect(known: Calibration, choice: SkipChoice | None) -> bool:
     """Whether the effect of a choice is known, that of leaving nothing out being none."""
     chosen = choice and chosen_set(known, choice)
@@ -182,7 +173,7 @@ class _Measuring:
         elif known is not None:
             found = replace(found, cosines=known.cosines)  # another text changes next to nothing about them
         if grown:
-            growth = grow(_block_bytes(self._loaded), probe.effect, self._progress.grown)
+            growth = grow(block_costs(self._loaded).layers, probe.effect, self._progress.grown)
             found = replace(found, effects=growth.effects, grown=growth.sets)
         return self._keep(found)
 
@@ -233,12 +224,6 @@ def _expected_passes(loaded: LoadedModel, *, cosines: bool, grown: bool) -> floa
     """The whole model, what sets are chosen by, and one set."""
     n_layers = loaded.model.config.n_layers
     return 2 + cosines * (n_layers + 1) / 2 + grown * likely_measured(2 * n_layers)
-
-
-def _block_bytes(loaded: LoadedModel) -> list[int]:
-    """Of each layer block, by number."""
-    blocks = weight_blocks(loaded.weights.gguf, loaded.model.config)
-    return [block.n_bytes for block in blocks if block.layer is not None]
 
 
 def _windows(loaded: LoadedModel, text: CalibrationText, n_scored: int) -> list[Window]:

@@ -48,6 +48,14 @@ class Calibration:
     """Greedily grown sets, each within the next one; empty where none were measured, or each block alone
     changes too much."""
 
+    def serves(self, rule: SkipRule) -> bool:
+        """Whether what a rule means can be told without measuring more."""
+        if rule is SkipRule.KL:
+            # Each block alone may change too much: then no set was grown, and none ever will be.
+            alone = {block for effect in self.effects if len(effect.skipped) == 1 for block in effect.skipped}
+            return bool(self.grown) or len(alone) == self.n_blocks
+        return rule is SkipRule.BLOCKS or bool(self.cosines)
+
     def choose(self, choice: SkipChoice) -> SkipSet:
         """The set that a choice means; NOTHING where none reaches the threshold."""
         if choice.rule is SkipRule.BLOCKS:

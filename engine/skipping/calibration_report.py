@@ -81,8 +81,9 @@ def decode_step_times(
     sets: Sequence[SkipSet],
     cancel: CancelToken,
     on_progress: Callable[[float], None] = lambda share: None,
+    clock: Callable[[], float] = perf_counter,
 ) -> list[float]:
-    """Median seconds of a decode step with each of the sets left out. Empties the session.
+    """Median seconds by `clock` of a decode step with each of the sets left out. Empties the session.
 
     Where weights are fetched for each pass, the places of what is left out are given to others before a set
     is timed, all at once then. Raises CancelledError, and what a pass raises.
@@ -96,11 +97,13 @@ def decode_step_times(
             if tiers is not None:
                 tiers.leave_out(skip)
                 loaded.settle(cancel)
-            times[number] += _steps(loaded, skip, cancel)
+            times[number] += _steps(loaded, skip, cancel, clock)
     return [median(of_set) for of_set in times]
 
 
-def _steps(loaded: LoadedModel, skip: SkipSet, cancel: CancelToken) -> list[float]:
+def _steps(
+    loaded: LoadedModel, skip: SkipSet, cancel: CancelToken, clock: Callable[[], float]
+) -> list[float]:
     """Seconds of some decode steps after a few words."""
     model, session = loaded.model, loaded.session
     session.cut(0)
@@ -111,8 +114,8 @@ def _steps(loaded: LoadedModel, skip: SkipSet, cancel: CancelToken) -> list[floa
     )
     times: list[float] = []
     while len(times) < _WARM_UP + _STEPS and (len(times) < _WARM_UP + _FEWEST or sum(times) < _ENOUGH_S):
-        start = perf_counter()
+        start = clock()
         # What is drawn belongs to the step: a GPU gives the time of its work only with it.
         logits = decode_step(model, session, draw(logits, session.ids), cancel, skip)
-        times.append(perf_counter() - start)
+        times.append(clock() - start)
     return times[_WARM_UP:]

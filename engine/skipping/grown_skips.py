@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from engine.skipping.calibrated import SkipEffect
-from engine.skipping.skip_choice import NOTHING, SkipSet
+from engine.skipping.skip_choice import MOST_KL, NOTHING, SkipSet
 
-MOST_KL = 1.0
-"""Nats: beyond it a set is of no use, neither for replies nor for drafts."""
 _TRIED = 3
 """Sets measured for each block that is added: the blocks that seem to matter least are nearly always it."""
 

@@ -21,6 +21,8 @@ DEFAULT_COSINE = 0.98
 """NTransformer's threshold."""
 DEFAULT_KL = 0.05
 """Nats."""
+MOST_KL = 1.0
+"""Nats: beyond it a set is of no use, neither for replies nor for drafts."""
 
 _BLOCKS = re.compile(r"blk\.(?P<first>[0-9]{1,4})(?:-(?P<last>[0-9]{1,4}))?(?:\.(?P<kind>attn|ffn))?")
 

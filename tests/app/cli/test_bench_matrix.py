@@ -167,6 +167,21 @@ def test_one_object_can_be_printed_and_the_files_named(
     assert {field.name for field in fields(CaseResult)} <= documented
 
 
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("app.cli.dispatch._drop_output", lambda: None)  # which ends all output
+    monkeypatch.setattr("app.cli.bench_matrix._measure", lambda *given: pytest.fail("it was measured"))
+    path = written(folder, 'model = "tiny.gguf"')
+    (tmp_path / "out.csv").write_text("kept")
+    (tmp_path / "out.json").mkdir()
+    assert main(["bench", "--matrix", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert "out.json: Is a directory; check the place" in capsys.readouterr().err
+    assert (tmp_path / "out.csv").read_text() == "kept"
+    assert main(["bench", "--matrix", str(path), "-o", str(tmp_path / "nowhere" / "out")]) == 1
+    assert "out.csv: No such file or directory; check the place" in capsys.readouterr().err
+
+
 def test_a_matrix_of_which_nothing_can_be_measured_fails(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

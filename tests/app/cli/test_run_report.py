@@ -81,8 +81,13 @@ def test_json_says_null_where_nothing_was_measured() -> None:
     plain, drafted, skipped = (
         as_json(ended(stats), None) for stats in (STATS, DRAFTED, replace(SKIPPED, skip_effect=None))
     )
-    assert (plain["acceptance"], plain["perplexity_change"], plain["skipped_blocks"]) == (None, None, 0)
-    assert (drafted["drafted_tokens"], drafted["accepted_tokens"], drafted["acceptance"]) == (31, 24, 0.7742)
+    assert (plain["acceptance_rate"], plain["perplexity_change"], plain["skipped_blocks"]) == (None, None, 0)
+    assert (drafted["drafted_tokens"], drafted["accepted_tokens"], drafted["acceptance_rate"]) == (
+        31,
+        24,
+        0.7742,
+    )
     assert drafted["drafts_at_once"] == 4
+    assert plain["from_draft"] == []
     assert (skipped["skipped_blocks"], skipped["perplexity_change"]) == (2, None)
     assert as_json(ended(SKIPPED), None)["perplexity_change"] == 0.0123

@@ -13,8 +13,8 @@ class NoDraw:
     def __call__(self, logits: Logits, history: Sequence[int], /) -> int:
         raise AssertionError("a draft draws nothing")
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
-        raise AssertionError("looking up guesses nothing")
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
+        raise AssertionError("looking up peeks at nothing")
 
 
 class Greedy(NoDraw):
@@ -22,9 +22,9 @@ class Greedy(NoDraw):
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[int], int]] = []
-        """History and how far ahead, of each guess."""
+        """History and how far ahead, of each peek."""
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
         self.asked.append((list(history), ahead))
         return int(logits.all().argmax())
 
@@ -35,5 +35,5 @@ class Scripted(NoDraw):
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._token_ids = token_ids
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int, /) -> int:
         return self._token_ids[ahead]

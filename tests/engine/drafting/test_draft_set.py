@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.config import MOST_DRAFTS
-from engine.drafting.draft_set import BlockCosts, draft_set, expected_gain
+from engine.drafting.draft_set import draft_set, expected_gain
+from engine.skipping.block_costs import BlockCosts
 from engine.skipping.calibrated import Calibration, SkipEffect
 from engine.skipping.skip_choice import NOTHING, SkipSet
 

@@ -233,7 +233,7 @@ def test_a_reply_is_the_same_with_its_drafts(
 
 
 def test_a_model_agrees_with_all_drafts_of_its_own_double(target: Path) -> None:
-    """The same random numbers are used for guesses and draws."""
+    """The same random numbers are used for peeks and draws."""
     loaded = load(target, target)
     stats = replied(loaded, DraftKind.MODEL).stats
     assert stats.accepted_tokens == stats.drafted_tokens >= 3

@@ -40,7 +40,7 @@ def test_the_rest_of_the_model_proposes_what_it_would_say(tiny_model: Transforme
     assert drafter.draft(IDS, 6, Greedy(), CancelToken()) == one_by_one(tiny_model, frozenset(skip), 6)
 
 
-def test_guesses_are_asked_for_the_draws_that_will_verify_them(tiny_model: Transformer) -> None:
+def test_peeks_are_asked_for_the_draws_that_will_verify_them(tiny_model: Transformer) -> None:
     draw = Greedy()
     proposed = OwnBlocks(tiny_model, begun(tiny_model), NOTHING).draft(IDS, 3, draw, CancelToken())
     assert draw.asked == [([*IDS, *proposed[:n]], n) for n in range(3)]

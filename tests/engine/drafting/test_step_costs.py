@@ -26,7 +26,12 @@ class World:
     """
 
     def __init__(
-        self, pass_s: Callable[[int], float], *, draft_s: float = 0.0, computes: bool = False
+        self,
+        pass_s: Callable[[int], float],
+        *,
+        draft_s: float = 0.0,
+        computes: bool = False,
+        outside_s: float = 0.0,
     ) -> None:
         self.now = 0.0
         self.computes = computes
@@ -34,7 +39,7 @@ class World:
         self.acceptance = 0.5
         self.rounds: list[int] = []
         """Drafts of each round so far."""
-        self._pass_s, self._draft_s = pass_s, draft_s
+        self._pass_s, self._draft_s, self._outside_s = pass_s, draft_s, outside_s
         self._rng = np.random.default_rng(0)
         self._speculation = Speculation(self.costs, clock=lambda: self.now)
         self._session = ChainModel().new_session()
@@ -43,8 +48,8 @@ class World:
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
         return (len(history)) % 100
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
-        raise AssertionError("scripted drafts guess nothing")
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
+        raise AssertionError("scripted drafts peek at nothing")
 
     def draft(self, ids: Sequence[int], n_most: int, draw: Draw, cancel: CancelToken) -> list[int]:
         self.now += self._draft_s * n_most
@@ -63,6 +68,7 @@ class World:
             rows = [LOGITS] * (1 + len(drafts))
             drawn = self._speculation.accept(rows, drafts, self, self._session, frozenset())
             self._ids += [token.token_id for token in drawn]
+            self.now += self._outside_s * len(drawn)
         return (len(self._ids) - start) / (self.now - begun)
 
 
@@ -88,14 +94,18 @@ def test_a_round_gives_one_id_and_those_of_the_drafts_that_are_right_in_a_row() 
 
 @pytest.mark.parametrize("acceptance", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("k", range(1, 9))
-def test_predicted_speed_is_measured_speed(acceptance: float, k: int) -> None:
-    world = World(memory_bound, draft_s=0.1, computes=True)
+@pytest.mark.parametrize("outside_s", [0.0, 0.5])
+def test_predicted_speed_is_measured_speed(acceptance: float, k: int, outside_s: float) -> None:
+    world = World(memory_bound, draft_s=0.1, computes=True, outside_s=outside_s)
     world.acceptance = acceptance
     world.reply(40, k=k)
     measured = world.reply(4000, k=k)
     world.costs.record(DraftKind.NGRAM).saw(round(10_000 * acceptance), round(10_000 * (1 - acceptance)))
-    gains = world.costs.gains(NOTHING, DraftKind.NGRAM, k)
-    assert gains[-1] / memory_bound(1) == pytest.approx(measured, rel=0.05)
+    gain = world.costs.gain(NOTHING, DraftKind.NGRAM, k)
+    assert gain is not None
+    plain_step_s = memory_bound(1) + outside_s
+    assert world.costs.plain_step_s(NOTHING) == pytest.approx(plain_step_s)
+    assert gain / plain_step_s == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize("computes", [False, True])

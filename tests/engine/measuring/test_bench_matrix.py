@@ -55,7 +55,7 @@ def test_a_case_has_rates_plan_and_quality(tiny: LoadOptions) -> None:
     (result,) = measure([Case(tiny, PLAIN)])
     assert result.error == ""
     assert (result.quantisation, result.scored_tokens, result.skipped_blocks) == ("Q8_0", 100, 0)
-    assert (result.completion_tokens, result.acceptance, result.agreeing_tokens) == (12, None, None)
+    assert (result.completion_tokens, result.acceptance_rate, result.agreeing_tokens) == (12, None, None)
     assert result.prefill_tok_s is not None
     assert result.decode_tok_s_min <= result.decode_tok_s <= result.decode_tok_s_max  # type: ignore[operator]
     assert (result.kl_mean, result.perplexity_change, result.top1) == (0, 0, 1)  # it is its own reference

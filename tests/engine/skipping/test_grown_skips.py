@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.skipping.calibrated import SkipEffect
-from engine.skipping.grown_skips import MOST_KL, Grown, grow, leaves_too_little
-from engine.skipping.skip_choice import SkipSet
+from engine.skipping.grown_skips import Grown, grow, leaves_too_little
+from engine.skipping.skip_choice import MOST_KL, SkipSet
 
 
 def effect(skipped: SkipSet, kl: float) -> SkipEffect:
