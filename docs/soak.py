@@ -1,13 +1,17 @@
 """Let the engine work for a long time and see whether anything grows or fails.
 
-    python docs/soak.py MODEL [--minutes 8] [--device cuda] [--vram-budget 24G] [--seed 0]
+    python docs/soak.py MODEL [--minutes 8] [--device cuda] [--vram-budget 24G] [--starting 120] [--seed 0]
 
 Round after round: a prompt, sometimes one that goes on with the last reply, greedy or drawn; in the middle of
-the reply another budget for RAM or for VRAM, another temperature, or a cancel; then the budgets as they were.
-At the end of a round, with everything in its place again, it looks at the memory: resident and locked as the
-system counts them, and of the GPU what is not free there. A line is printed every minute. At the end the
-growth after the first two minutes (least squares) and every error are told; the exit status is 1 where
-something failed or grew by more than 1 MB a minute. Other processes on the GPU falsify its figure.
+the reply another budget for RAM or for VRAM, another temperature, drafts, or a cancel; then the budgets as
+they were. At the end of a round, with everything in its place again, it looks at the memory: resident and
+locked as the system counts them, of the GPU what is not free there, of the machine what nobody could have. A
+line is printed every minute. At the end the growth after the first seconds (--starting; least squares) and
+every error are told; the exit status is 1 where something failed, or where the process or what is used of the
+GPU grew by more than 1 MB a minute. Other processes falsify the figures of the GPU and of the machine: the
+latter is told for memory that a driver locks without the kernel counting it, and decides nothing.
+
+A budget that holds the whole model makes no moves: choose one of about the file's size.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ sys.path.insert(0, str(REPO))
 from app import locations  # noqa: E402
 from engine import (  # noqa: E402
     Budget,
+    DecodingOptions,
+    DraftKind,
     Engine,
     EngineState,
     LoadOptions,
@@ -38,10 +44,9 @@ from engine import (  # noqa: E402
     find_gpus,
     parse_budget,
 )
+from engine.machine import available_memory, total_memory  # noqa: E402
 
 CONTEXT = 2048
-STARTING_S = 120.0
-"""Memory that is taken in this time is not counted as growth."""
 MOST_MB_A_MINUTE = 1.0
 STUCK_S = 180.0
 """What takes longer than this does not come any more."""
@@ -58,6 +63,8 @@ class Look(NamedTuple):
     """As the kernel counts it; drivers do not report all that they lock."""
     device: int
     """Of the GPU, all processes together; 0 without one."""
+    machine: int = 0
+    """What is not available to anyone, all processes and the driver together."""
 
 
 class Stuck(Exception):
@@ -89,7 +96,8 @@ class Soak:
         sampling = SamplingParams(temperature=source.choice((0.0, 0.7, 1.5)), seed=source.randrange(1 << 30))
         n_tokens = source.choice((1, 16, 64))
         reply = self._engine.ask(Request(prompt=self._text, sampling=sampling, max_tokens=n_tokens))
-        disturb = source.choice((self._cancel, self._cool, self._other_ram, self._other_vram, None))
+        ways = (self._cancel, self._cool, self._draft, self._other_ram, self._other_vram, None)
+        disturb = source.choice(ways)
         if disturb is not None:
             after = source.randrange(n_tokens)
             self._wait(lambda: reply.done or len(reply.token_ids) >= after, "a reply")
@@ -109,6 +117,11 @@ class Soak:
     def _cool(self, reply: Reply) -> None:
         self.counts["temperatures"] += 1
         reply.change_sampling(SamplingParams(temperature=0.3))
+
+    def _draft(self, reply: Reply) -> None:
+        self.counts["drafts"] += 1
+        draft = self._source.choice((DraftKind.NGRAM, DraftKind.RESIDENT, DraftKind.EXIT))
+        reply.change_decoding(DecodingOptions(draft=draft, draft_k=self._source.choice((None, 3))))
 
     def _other_ram(self, reply: Reply) -> None:
         self.counts["RAM budgets"] += 1
@@ -157,6 +170,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--vram-budget", type=parse_budget, default=parse_budget("24G"), metavar="SIZE")
+    parser.add_argument(
+        "--starting", type=float, default=120.0, metavar="S", help="seconds in which growth is not counted"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not args.vram_budget.n_bytes:
@@ -166,7 +182,7 @@ def main() -> int:
     engine = Engine()
     try:
         load(engine, args.model, args.device, vram)
-        return work(Soak(engine, vram, args.seed), 60 * args.minutes, on_gpu)
+        return work(Soak(engine, vram, args.seed), 60 * args.minutes, args.starting, on_gpu)
     finally:
         engine.close()
 
@@ -189,7 +205,7 @@ def load(engine: Engine, model: Path, device: str, vram: Budget | None) -> None:
         time.sleep(0.05)
 
 
-def work(soak: Soak, seconds: float, on_gpu: bool) -> int:
+def work(soak: Soak, seconds: float, starting_s: float, on_gpu: bool) -> int:
     """Go through rounds for so long, and print what came of it -> the exit status."""
     started = told = time.monotonic()
     looks: list[Look] = []
@@ -203,15 +219,16 @@ def work(soak: Soak, seconds: float, on_gpu: bool) -> int:
                 print(_line(looks[-1], soak), flush=True)
     except Stuck as error:
         soak.errors.append(str(error))
-    counted = [each for each in looks if each.at >= STARTING_S]
-    grown = {field: mb_a_minute(counted, field) for field in ("resident", "locked", "device")}
+    counted = [each for each in looks if each.at >= starting_s]
+    grown = {field: mb_a_minute(counted, field) for field in Look._fields[1:]}
     print("at the end:", ", ".join(f"{count:,} {what}" for what, count in soak.counts.items()))
     print(
-        f"growth in MB a minute, from {len(counted)} looks after {STARTING_S:.0f} s:",
+        f"growth in MB a minute, from {len(counted)} looks after {starting_s:.0f} s:",
         ", ".join(f"{field} {'?' if rate is None else f'{rate:+.3f}'}" for field, rate in grown.items()),
     )
     for what, times in Counter(soak.errors).items():
         print(f"{times} times: {what}")
+    del grown["machine"]
     grows = any(rate is not None and rate > MOST_MB_A_MINUTE for rate in grown.values())
     print("it grows" if grows else "it does not grow", "and", "fails" if soak.errors else "does not fail")
     return 1 if grows or soak.errors else 0
@@ -223,7 +240,8 @@ def look(at: float, on_gpu: bool) -> Look:
     sizes = {name: int(size) << 10 for name, size in re.findall(r"(Vm\w+):\s+(\d+) kB", status)}
     gpus = find_gpus().devices if on_gpu else ()
     used = gpus[0].total_bytes - gpus[0].free_bytes if gpus else 0
-    return Look(at, sizes["VmRSS"], sizes.get("VmLck", 0) + sizes.get("VmPin", 0), used)
+    locked = sizes.get("VmLck", 0) + sizes.get("VmPin", 0)
+    return Look(at, sizes["VmRSS"], locked, used, total_memory() - available_memory())
 
 
 def mb_a_minute(looks: Sequence[Look], field: str) -> float | None:

@@ -7,8 +7,9 @@ needs is allocated here, so that a model that has loaded does not run out of mem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from engine.backends.base import AnyBackend
@@ -34,10 +35,14 @@ from engine.skipping.calibrated import Calibration
 from engine.skipping.calibration_file import CalibrationFile
 from engine.tiers.blocks import weight_blocks
 from engine.tiers.budget import shown_bytes
+from engine.tiers.placement import Placement
+from engine.tiers.read_ahead import ReadAhead
 from engine.tokenizer import Tokenizer, load_tokenizer
 from engine.weights import ModelWeights
 
 _CANCEL_POLL_S = 0.05
+_AHEAD_OF_MEMORY = 4
+"""The part of the memory that may hold what was read and not used yet: pages that the system can drop."""
 
 OnProgress = Callable[[str, float], None]
 """Called with what loading is doing, in words, and how far it is, 0 to 1."""
@@ -64,6 +69,8 @@ class LoadedModel:
     """What a person should know of the memory budget."""
     calibration_file: CalibrationFile
     """Where `calibration` is kept between loads."""
+    read_ahead: ReadAhead
+    """What the system may still be reading for it."""
     draft: DraftModel | None = None
     """A smaller model that can draft for it."""
     calibration: Calibration | None = None
@@ -103,11 +110,23 @@ class LoadedModel:
 
     def close(self) -> None:
         """Stop the threads of backends; weights and caches go with the last reference."""
-        try:
-            self.model.backend.close()
-        finally:
+        self._keep_disk_rate()
+        with ExitStack() as opened:
+            opened.callback(self.read_ahead.close)
             if self.draft is not None:
-                self.draft.close()
+                opened.callback(self.draft.close)
+            self.model.backend.close()
+
+    def _keep_disk_rate(self) -> None:
+        """Let the next load predict with what the disk has given this time."""
+        tiers, rates_file = self.backend.tiers, self.options.rates_file
+        rate = None if tiers is None else tiers.learnt_disk_rate
+        if rate is None or rates_file is None:
+            return
+        from engine.tiers.probe import keep_disk_rate  # the C kernels are there: something was streamed
+
+        with suppress(OSError):  # a probe's rate serves, too
+            keep_disk_rate(self.weights.gguf.part_paths[0], self.backend.threads, rates_file, rate)
 
 
 def load_model(
@@ -136,17 +155,21 @@ def load_model(
             opened.callback(draft.close)
             granted = draft.leave(options)
             notices += _of_size(draft, gguf)
+        read_ahead = ReadAhead(weights, blocks, available_memory() // _AHEAD_OF_MEMORY)
+        opened.callback(read_ahead.close)
         try:
             backend, backend_notices, budget_notices = open_backend(
                 ToOpen(weights, blocks, config, granted, max_context),
                 lambda: room_for_weights(blocks, config, granted, max_context, available_memory()),
-                LoadWatcher(on_progress, on_tiers, cancel),
+                LoadWatcher(
+                    on_progress, on_tiers, cancel, read_ahead.only, read_ahead.taken, read_ahead.close
+                ),
             )
         except BudgetError as error:
             raise _beside(draft, error) from None
         opened.callback(backend.close)
         on_progress("building the tokenizer", 0.9)
-        tokenizer = _await(building, cancel)
+        tokenizer = _await(building, cancel, backend.tiers)
         if tokenizer.vocab_size != config.vocab_size:
             raise GGUFError(
                 f"{gguf.path}: {tokenizer.vocab_size} tokens beside {config.vocab_size} rows of "
@@ -167,6 +190,7 @@ def load_model(
         lasting_notices=notices + backend_notices + calibration_notices,
         budget_notices=budget_notices,
         calibration_file=calibration_file,
+        read_ahead=read_ahead,
         calibration=calibration,
         draft=draft,
     )
@@ -207,13 +231,14 @@ def _telling_of_memory() -> Iterator[None]:
         ) from None
 
 
-def _await(building: Future[Tokenizer], cancel: CancelToken) -> Tokenizer:
-    """Wait for the tokenizer or for being told to stop: the library that builds it cannot be stopped."""
-    while True:
-        try:
-            return building.result(_CANCEL_POLL_S)
-        except TimeoutError:
-            if building.done():
-                raise  # its own
-            if cancel.cancelled:
-                raise CancelledError("loading was stopped") from None
+def _await(building: Future[Tokenizer], cancel: CancelToken, tiers: Placement | None) -> Tokenizer:
+    """Wait for the tokenizer or for being told to stop: the library that builds it cannot be stopped.
+
+    Weights on their way to `tiers` are taken in meanwhile.
+    """
+    while not building.done():
+        if cancel.cancelled:
+            raise CancelledError("loading was stopped")
+        if tiers is None or not tiers.pump(_CANCEL_POLL_S):
+            futures.wait([building], _CANCEL_POLL_S)
+    return building.result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -32,15 +33,15 @@ from engine.config import DEFAULT_CHUNK
 from engine.events import GpuFacts, TierEventKind
 from engine.forecast import planner_for
 from engine.kv_cache import kv_bytes
-from engine.machine import available_memory, cores_beside_gpu, physical_cores
+from engine.machine import available_memory, cores_beside_gpu
 from engine.requirements import Room, room_for_gpu_host
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import DirectFiles
-from engine.tiers.gpu_planner import plan_tiers
+from engine.tiers.gpu_planner import plan_tiers, predicted
 from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.link import Link
-from engine.tiers.loader import Loader, slot_bytes
+from engine.tiers.loader import Loader, n_readers, n_slots, slot_bytes
 from engine.tiers.rates import Rates
 from engine.tiers.store import TieredWeights
 from engine.tiers.tier_plan import Budgets, GpuSizes, TierPlan
@@ -51,9 +52,6 @@ from kernels.errors import DeviceError, DeviceMemoryError
 
 _COMPILED = 0.8
 """Progress when the kernels are there."""
-_MOST_READERS = 8
-_SPARE_SLOTS = 4
-"""Page-locked slots more than readers: what is copied to the GPU, and what waits for that."""
 
 
 class GpuDevice(OwnedDevice, Protocol):
@@ -116,6 +114,7 @@ def _open(
 
     device.prepare(kernels_of(device, wanted, settings), compiled)
     watcher.check()
+    watcher.on_plan(plan.vram | plan.host.resident)
     watcher.on_progress("preparing the backend", _COMPILED)
     try:
         on_device = DeviceModel(device, wanted, settings, layout)
@@ -128,7 +127,7 @@ def _open(
         host = TieredWeights(
             files,
             blocks,
-            budgets.ram - planner.host_kv_bytes(plan),
+            max(0, budgets.ram - planner.host_bytes(plan)),
             rates,
             watch=MemoryWatch(),
             on_change=lambda _: None,  # it is shown with the rest
@@ -149,9 +148,9 @@ def _open(
             plan,
             budgets,
             h2d_rate=options.link_limit or (rates.link.h2d if rates and rates.link else None),
-            host_kv=planner.host_kv_bytes(plan),
+            host_beside=planner.host_bytes(plan),
             rules=options.place,
-            replan=planner.again,
+            replan=planner,
             vram_use=lambda: (device.memory()[0], device.used_bytes),
             on_change=watcher.on_tiers,
         )
@@ -201,7 +200,7 @@ class _Planner:
         self._loaded = planner_for(options, self._rates)(self._model.blocks, self._sizes, *budgets)
         return budgets, self._loaded, room
 
-    def again(self, budgets: Budgets, rules: Sequence[PlaceRule], idle: frozenset[int]) -> TierPlan:
+    def __call__(self, budgets: Budgets, rules: Sequence[PlaceRule], idle: frozenset[int]) -> TierPlan:
         """The plan for other budgets or rules, or where passes leave blocks out.
 
         Cache and buffers of the loaded model stay as they are.
@@ -234,17 +233,23 @@ class _Planner:
             )
         return chosen
 
-    def host_kv_bytes(self, plan: TierPlan) -> int:
-        """Keys and values of the layers whose attention is the processor's."""
-        return len(plan.cpu_attention) * self._sizes.host_kv_layer_bytes
+    def at_disk_rate(self, plan: TierPlan, rate: float, idle: frozenset[int]) -> TierPlan:
+        """Go by another rate of the disk from now on -> the same plan with what it promises then."""
+        if self._rates is None:
+            return plan
+        self._rates = replace(self._rates, disk=rate)
+        return predicted(plan, self._model.blocks, self._rates, self._model.options.link_limit, idle)
+
+    def host_bytes(self, plan: TierPlan) -> int:
+        """Of the memory for weights in RAM, what is not for weights."""
+        return self._sizes.host_bytes(plan.chunk, len(plan.cpu_attention))
 
 
 def _loader(device: GpuDevice, files: DirectFiles, blocks: Sequence[Block]) -> Loader:
     """Readers, and the page-locked slots through which they hand on what goes to the GPU."""
-    n_readers = max(1, min(_MOST_READERS, physical_cores()))
-    n_slots, one = n_readers + _SPARE_SLOTS, slot_bytes(blocks)
-    memory = device.pinned(n_slots * one)
-    return Loader(files, [memory[i * one : (i + 1) * one] for i in range(n_slots)], n_readers)
+    slots, one = n_slots(), slot_bytes(blocks)
+    memory = device.pinned(slots * one)
+    return Loader(files, [memory[i * one : (i + 1) * one] for i in range(slots)], n_readers())
 
 
 def _shared_passes(

@@ -18,12 +18,15 @@ from engine.config import LoadOptions
 from engine.errors import BudgetError
 from engine.kv_cache import kv_bytes
 from engine.model_config import ModelConfig
+from engine.requirements import scratch_bytes
 from engine.tiers.blocks import Block, BlockKind, weight_blocks
 from engine.tiers.budget import Budget, shown_bytes
 from engine.tiers.link import BUFFER_BYTES
+from engine.tiers.loader import n_slots, slot_bytes
 from engine.tiers.tier_plan import GpuSizes, TierPlan
 from kernels.cuda import launch_settings
 from kernels.cuda.launch_settings import LaunchSettings
+from kernels.cuda.sampling import MOST_IDS
 from kernels.cuda.sketch import DeviceKind, Sketch, allocated_bytes
 from kernels.errors import DeviceMemoryError
 
@@ -92,12 +95,18 @@ def gpu_sizes(device: DeviceKind, wanted: Wanted, settings: LaunchSettings) -> G
         model = DeviceModel(sketch, wanted, settings, _without_blocks(each))
         fixed[each] = sketch.n_bytes + BESIDE_BYTES
     layer_bytes = 2 * model.kv.memory.layout.layer_bytes
+    passed_through = n_slots() * slot_bytes(blocks)
+    counted = scratch_bytes(config, chunk)
     slack = _kv_rounding(model.kv, config.n_layers)
     return GpuSizes(
         block_bytes=of_blocks,
         slot_bytes=in_slots,
         kv_layer_bytes=layer_bytes,
         host_kv_layer_bytes=kv_bytes(config, max_context, options.precision) // config.n_layers,
+        host_fixed_bytes={
+            each: passed_through + 4 * config.hidden_size * max(each, MOST_IDS) for each in chunks
+        },
+        host_rows_bytes={each: max(0, scratch_bytes(config, each) - counted) for each in chunks},
         fixed_bytes={each: n_bytes + slack for each, n_bytes in fixed.items()},
         head=head,
         embedding=embedding,
@@ -148,9 +157,10 @@ def plan_model(
 
 def ran_out(device: DeviceKind, plan: DevicePlan, refused: DeviceMemoryError) -> BudgetError:
     """The error for a plan that did fit, until somebody else took memory."""
+    missing = shown_bytes(refused.asked) if refused.asked else "some"  # the driver does not always say
     return BudgetError(
         f"the model does not fit the memory of {device.name} any more: it takes {shown_bytes(plan.n_bytes)}, "
-        f"{shown_bytes(refused.asked)} of it could not be had, and {shown_bytes(refused.free)} are free: "
+        f"{missing} of it could not be had, and {shown_bytes(refused.free)} are free: "
         "another program has taken memory meanwhile; close it, or load the model again"
     )
 

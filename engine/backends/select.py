@@ -106,6 +106,7 @@ def _gpu_rates(
             options.rates_file,
             measure=model.n_bytes >= _WORTH_MEASURING,
             cancel=watcher.cancel,
+            before=watcher.on_measure,
             gpu=GpuToProbe(facts, main_weight_type(model.blocks), device),
         )
     except ImportError:
@@ -172,6 +173,7 @@ def _place(model: ToOpen, room: int, watcher: LoadWatcher) -> tuple[TieredWeight
             options.rates_file,
             measure=streams or total >= _WORTH_MEASURING,
             cancel=watcher.cancel,
+            before=watcher.on_measure,
         )
     files = DirectFiles(paths)
     try:
@@ -179,8 +181,12 @@ def _place(model: ToOpen, room: int, watcher: LoadWatcher) -> tuple[TieredWeight
     except BaseException:
         files.close()
         raise
+    watcher.on_plan(tiers.plan.resident)
+    taken = 0
     try:
         for done in tiers.load(watcher.cancel):
+            watcher.on_taken(done - taken)
+            taken = done
             watcher.on_progress("reading the weights", 0.85 * min(1.0, done / total))
     except BaseException:
         tiers.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from engine.cancel import CancelToken
@@ -19,6 +19,12 @@ class LoadWatcher:
     on_tiers: Callable[[TierSnapshot], None]
     """Called when a weight block was read or moved, also while the model runs."""
     cancel: CancelToken
+    on_plan: Callable[[Set[int]], None] = lambda indices: None
+    """Called once it is known which blocks come from the file to stay, by index."""
+    on_taken: Callable[[int], None] = lambda n_bytes: None
+    """Called when so many bytes of them have come."""
+    on_measure: Callable[[], None] = lambda: None
+    """Called before the machine is measured, which nothing else should work then."""
 
     def check(self) -> None:
         """Raise CancelledError when the load is to stop."""

@@ -8,7 +8,7 @@ planner chooses among blocks; the streamer and the store walk them in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -109,6 +109,11 @@ def weight_blocks(gguf: GGUFFile, config: ModelConfig) -> tuple[Block, ...]:
     head = _matrix(gguf, "token_embd.weight" if config.tied_head else "output.weight")
     cuts += [(BlockKind.HEAD, None, (piece,), i) for i, piece in enumerate(_cut(head, largest))]
     return tuple(Block(index, *cut) for index, cut in enumerate(cuts))
+
+
+def in_order_of_need(blocks: Sequence[Block]) -> list[Block]:
+    """Layers and head as passes use them, and then an embedding of its own: of it single rows are enough."""
+    return sorted(blocks, key=lambda block: block.kind is BlockKind.EMBEDDING)
 
 
 _LAYER_BLOCKS = {

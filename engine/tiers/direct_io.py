@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -73,11 +73,18 @@ class DirectFiles:
                 raise self._cut_short(part, position)
             reached += n_bytes
 
-    def expect(self, part: int, offset: int, n_bytes: int) -> None:
-        """Let the system begin to read what `fill` will ask for; returns at once, and may do nothing."""
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self._plain[part], offset, n_bytes, os.POSIX_FADV_WILLNEED)
+    def cached(self, part: int, offset: int, n_bytes: int) -> bool:
+        """Whether the first and the last of these bytes are in the page cache, as far as the system tells."""
+        flag = getattr(os, "RWF_NOWAIT", None)
+        if flag is None or not n_bytes:
+            return False
+        try:
+            return all(
+                os.preadv(self._plain[part], [bytearray(1)], position, flag)
+                for position in (offset, offset + n_bytes - 1)
+            )
+        except OSError:  # EAGAIN where it would have to be read, EOPNOTSUPP where nobody knows
+            return False
 
     def close(self) -> None:
         """Close the files; idempotent. Afterwards nothing can be read."""

@@ -74,10 +74,26 @@ def plan_tiers(
     chosen = planner.best(chunks, rings)
     if clock is None:
         return chosen
+    return _predicted(replace(chosen, crossover=clock.crossover(chosen)), clock)
+
+
+def predicted(
+    chosen: TierPlan,
+    blocks: Sequence[Block],
+    rates: Rates,
+    link_limit: float | None,
+    idle: frozenset[int],
+) -> TierPlan:
+    """The same plan with what other rates promise of it."""
+    if rates.link is None:
+        return chosen
+    return _predicted(chosen, TierClock(blocks, rates, rates.link, link_limit, idle))
+
+
+def _predicted(chosen: TierPlan, clock: TierClock) -> TierPlan:
     timeline = clock.decode(chosen)
     return replace(
         chosen,
-        crossover=clock.crossover(chosen),
         predicted_decode_s=timeline.seconds,
         predicted_prefill_s=clock.prompt_s(chosen, _SHOWN_PROMPT),
         limited_by=clock.limited_by(chosen, timeline),
@@ -171,14 +187,16 @@ class _Planner:
             copied = self._order.copied(inside)
             if copied and not reserved.slots:
                 continue
-            host = self._host(inside)
+            host = self._host(inside, chunk)
             if reserved.landing or not set(host.streamed).intersection(copied):
                 return _Draft(reserved, inside, host)
         return None
 
-    def _host(self, inside: InVram) -> Plan:
+    def _host(self, inside: InVram, chunk: int) -> Plan:
         """Where memory and disk hold the others. Raises BudgetError."""
-        room = self._ram_room - len(inside.cpu_attention) * self._sizes.host_kv_layer_bytes
+        room = self._ram_room - self._sizes.host_bytes(chunk, len(inside.cpu_attention))
+        if all(b.index in inside.blocks or b.kind is BlockKind.EMBEDDING for b in self._blocks):
+            room = max(0, room)  # whatever was granted: nothing of a pass is outside the GPU's memory
         staying = self._wishes.ram
         among = None
         if self._wishes.disk:

@@ -27,7 +27,7 @@ from engine.errors import CancelledError
 from engine.events import GpuFacts, TierEventKind, TierSnapshot
 from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.arrivals import Arrivals
-from engine.tiers.blocks import Block
+from engine.tiers.blocks import Block, in_order_of_need
 from engine.tiers.gpu_memory import GpuMemory
 from engine.tiers.link import Link, Located
 from engine.tiers.loader import Loader
@@ -70,7 +70,7 @@ class GpuTiers(Generic[M]):
         budgets: Budgets,
         *,
         h2d_rate: float | None,
-        host_kv: int,
+        host_beside: int,
         rules: tuple[PlaceRule, ...],
         replan: Replan,
         vram_use: Callable[[], tuple[int, int]],
@@ -78,10 +78,10 @@ class GpuTiers(Generic[M]):
     ) -> None:
         """Know where everything goes; `begin` lets it come. Closes `host` and `loader` in the end.
 
-        `memory` has room for the blocks of `plan`, `host` has been planned for the others; `host_kv` bytes of
-        `budgets.ram` are not for weights. `replan` is asked when budgets or `rules` change, `vram_use` for
-        the bytes of the GPU that are free, and that are allocated here. `on_change` is called by the engine's
-        thread.
+        `memory` has room for the blocks of `plan`, `host` has been planned for the others; `host_beside`
+        bytes of `budgets.ram` are not for weights. `replan` is asked when budgets or `rules` change,
+        `vram_use` for the bytes of the GPU that are free, and that are allocated here. `on_change` is called
+        by the engine's thread.
         """
         self.where = Whereabouts(host, plan, budgets, rules)
         """For others to read."""
@@ -98,7 +98,7 @@ class GpuTiers(Generic[M]):
             self._showing,
             VramPressure(vram_use),
             replan,
-            host_kv,
+            host_beside,
             memory.slot_bytes,
         )
         host.before_evict = self._moves.let_go_of_memory
@@ -107,7 +107,7 @@ class GpuTiers(Generic[M]):
 
     def begin(self, to_come: Mapping[int, list[Bytes]]) -> None:
         """Let all blocks come in order of use; those in RAM into the memory that `host` has reserved."""
-        for block in self.where.blocks:
+        for block in in_order_of_need(self.where.blocks):
             if block.index in self.where.plan.vram:
                 self._arrivals.ask(block, None)
             elif block.index in to_come:
@@ -253,6 +253,11 @@ class GpuTiers(Generic[M]):
     def notices(self) -> tuple[str, ...]:
         """What a person should know about where the weights are."""
         return notices(self.where)
+
+    @property
+    def learnt_disk_rate(self) -> float | None:
+        """Bytes per second of the disk as passes found it, where a probe had found another rate."""
+        return self.where.host.learnt_disk_rate
 
     @property
     def predicted_decode_tok_s(self) -> float | None:

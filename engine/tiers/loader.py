@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engine.machine import physical_cores
 from engine.tiers.blocks import Block
 from engine.tiers.direct_io import DirectFiles
 
@@ -30,6 +31,9 @@ Bytes = npt.NDArray[np.uint8]
 
 RUN_BYTES = 16 << 20
 """What is read and copied at a time: copies of this size reach a link's full rate, and it is many pages."""
+_MOST_READERS = 8
+_SPARE_SLOTS = 4
+"""Slots more than readers: what is copied to the GPU, and what waits for that."""
 _JOIN_S = 2.0
 """How long is waited for reads under way; a thread on a dead disk is a daemon and ends with the process."""
 
@@ -191,9 +195,7 @@ class Loader:
             assert memory is not None
             error = None
             try:
-                part = run.block.pieces[run.piece].part
-                self._files.expect(part, run.offset, run.n_bytes)
-                self._files.fill(part, run.offset, memory.data)
+                self._files.fill(run.block.pieces[run.piece].part, run.offset, memory.data)
             except Exception as caught:  # noqa: BLE001  handed out with the rows, whatever it is
                 error = caught
             self._hand_out(run, slot, error)
@@ -236,6 +238,16 @@ class Loader:
                 memory = None if into is None else into[index][first * one_row : (first + n_rows) * one_row]
                 self._n_runs += 1
                 yield _Run(self._n_runs, block, index, first, n_rows, memory)
+
+
+def n_readers() -> int:
+    """Threads that read, and may each need a slot, on this machine."""
+    return max(1, min(_MOST_READERS, physical_cores()))
+
+
+def n_slots() -> int:
+    """Slots of a loader on this machine."""
+    return n_readers() + _SPARE_SLOTS
 
 
 def slot_bytes(blocks: Sequence[Block]) -> int:

@@ -7,10 +7,10 @@ for is taken away only between two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from engine.errors import BudgetError
 from engine.events import Tier, TierEventKind
@@ -29,8 +29,21 @@ from engine.tiers.whereabouts import Whereabouts
 from engine.tiers.wishes import PlaceRule
 from kernels.errors import DeviceMemoryError
 
-Replan = Callable[[Budgets, Sequence[PlaceRule], frozenset[int]], TierPlan]
-"""The plan for other budgets and rules, and for blocks that passes leave out. Raises BudgetError."""
+
+class Replan(Protocol):
+    """Plans for a model that is loaded."""
+
+    def __call__(self, budgets: Budgets, rules: Sequence[PlaceRule], idle: frozenset[int]) -> TierPlan:
+        """Make the plan for other budgets and rules, and for blocks that passes leave out.
+
+        Raises BudgetError.
+        """
+        ...
+
+    def at_disk_rate(self, plan: TierPlan, rate: float, idle: frozenset[int]) -> TierPlan:
+        """Take note of the disk's bytes per second -> the same plan with what it promises then."""
+        ...
+
 
 _NO_MEMORY = "memory ran out: some blocks are read from disk instead; close other programs"
 
@@ -47,16 +60,18 @@ class Moves:
         showing: Showing,
         pressure: VramPressure,
         replan: Replan,
-        host_kv: int,
+        host_beside: int,
         slot_bytes: int,
     ) -> None:
-        """`host_kv` bytes of the budget for RAM are not for weights; `pressure` tells of the GPU's memory.
+        """`host_beside` bytes of the budget for RAM are no weights'; `pressure` tells of the GPU's memory.
 
         Any layer block fits a slot of `slot_bytes`.
         """
         self._where, self._arrivals, self._vram = where, arrivals, vram
         self._one_use, self._showing, self._pressure = one_use, showing, pressure
-        self._plan_for, self._host_kv, self._slot_bytes = replan, host_kv, slot_bytes
+        self._plan_for, self._host_beside, self._slot_bytes = replan, host_beside, slot_bytes
+        self._disk_rate = where.host.disk_rate
+        """That the plan's promises were made with."""
 
     def change(self, budgets: Budgets, rules: Sequence[PlaceRule]) -> None:
         """Go over to the plan for other budgets and rules. Raises BudgetError, nothing having changed."""
@@ -126,6 +141,7 @@ class Moves:
         Raises DeviceMemoryError where there is none for the ring.
         """
         self._give_memory_back()
+        self._predict_anew()
         self._yield_memory()
         self._vram.leave()
         self._make_ring()
@@ -158,9 +174,11 @@ class Moves:
             self._go_to(plan, budgets)
         except DeviceMemoryError as error:
             self._go_to(*before)
+            # The driver does not say how much it wanted for what it makes itself.
+            needed = f"{shown_bytes(error.asked)} of GPU memory" if error.asked else "more GPU memory"
             raise BudgetError(
-                f"copies of blocks need {shown_bytes(error.asked)} of GPU memory, and other programs have "
-                f"left {shown_bytes(error.free)}: close some"
+                f"copies of blocks need {needed}, and other programs have left {shown_bytes(error.free)}: "
+                "close some"
             ) from None
 
     def _go_to(self, plan: TierPlan, budgets: Budgets) -> None:
@@ -182,7 +200,7 @@ class Moves:
     def _retarget(self, apart: frozenset[int], chosen: Plan) -> None:
         """Let memory hold what `chosen` says, with `apart` on the GPU; what is missing is read."""
         where = self._where
-        room = where.budgets.ram - self._host_kv
+        room = max(0, where.budgets.ram - self._host_beside)
         for index, memory in where.host.retarget(apart, room, chosen).items():
             coming = where.coming.get(index)
             if coming is None or coming.into is not memory:
@@ -254,8 +272,8 @@ class Moves:
         """The present plan but for some blocks that the GPU copies for every step instead."""
         where, blocks = self._where, self._where.blocks
         vram = where.plan.vram - blocks_outside
-        room = max(where.budgets.ram - self._host_kv, least_memory(blocks, None, vram))
-        return replace(
+        room = max(where.budgets.ram - self._host_beside, least_memory(blocks, None, vram))
+        chosen = replace(
             where.plan,
             vram=vram,
             host=plan(blocks, room, None, apart=vram, idle=where.idle),
@@ -264,18 +282,28 @@ class Moves:
             slot_bytes=where.plan.slot_bytes or self._slot_bytes,
             landing=True,
         )
+        left = sum(blocks[index].n_bytes for index in where.plan.vram - vram)
+        taken = chosen.ring_bytes - where.plan.ring_bytes
+        return replace(chosen, vram_bytes=where.plan.vram_bytes - left + taken)
+
+    def _predict_anew(self) -> None:
+        """Let what the plan promises follow the disk's rate, where any block is read for every pass."""
+        where, rate = self._where, self._where.host.disk_rate
+        if rate is not None and rate != self._disk_rate and where.host.plan.streamed:
+            self._disk_rate = rate
+            where.aim(self._plan_for.at_disk_rate(where.plan, rate, where.idle), where.budgets)
 
     def _give_memory_back(self) -> None:
         """Give way to other programs in RAM; what leaves it does not come back by itself."""
         where, host = self._where, self._where.host
         before = host.plan
         host.before_pass()
-        if host.plan is before:
+        if host.plan.resident == before.resident:
             return
         among, vram = host.plan.resident, where.plan.vram
         room = max(host.snapshot().budget_bytes, least_memory(where.blocks, among, vram))
         below = plan(where.blocks, room, None, among=among, apart=vram, idle=where.idle)
-        where.aim(replace(where.plan, host=below), where.budgets._replace(ram=room + self._host_kv))
+        where.aim(replace(where.plan, host=below), where.budgets._replace(ram=room + self._host_beside))
 
     def _yield_memory(self) -> None:
         """Give way to other programs on the GPU, and take back what they have left."""

@@ -41,6 +41,11 @@ class Placement(Protocol):
         ...
 
     @property
+    def learnt_disk_rate(self) -> float | None:
+        """Bytes per second of the disk as passes found it, where a probe had found another rate."""
+        ...
+
+    @property
     def predicted_decode_tok_s(self) -> float | None:
         """Tokens per second that the plan promises from an empty context; None when no rate is known."""
         ...

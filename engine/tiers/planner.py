@@ -7,7 +7,7 @@ used would never hit. Knows bytes and rates; touches no memory, file or clock. C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.errors import BudgetError
@@ -102,6 +102,15 @@ def plan(
         predicted_decode_s=predicted,
         limited_by=limited_by,
     )
+
+
+def predicted(
+    chosen: Plan, blocks: Sequence[Block], rates: Rates, apart: frozenset[int], idle: frozenset[int]
+) -> Plan:
+    """The same plan with what other rates promise of it; `apart` and `idle` as in `plan`."""
+    passed = [block for block in _used(blocks, apart) if block.index not in idle]
+    seconds, limited_by = _predict(passed, chosen.read_bytes, rates) if passed else (None, "")
+    return replace(chosen, predicted_decode_s=seconds, limited_by=limited_by)
 
 
 def least_memory(

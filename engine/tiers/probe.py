@@ -86,12 +86,14 @@ def model_rates(
     *,
     measure: bool,
     cancel: CancelToken,
+    before: Callable[[], None] = lambda: None,
     gpu: GpuToProbe | None = None,
 ) -> tuple[Rates | None, tuple[str, ...]]:
     """Rates for products of these types, for reading the file `disk_of`, and for a GPU, where they are named.
 
     What `rates_file` lacks is measured, in less than 2 s and a GPU in 3 more, and kept in it; without
-    `measure`, None is the answer then. The second value is what a person should know. Needs the C kernels.
+    `measure`, None is the answer then. `before` is called before anything is measured. The second value is
+    what a person should know. Needs the C kernels.
     Raises CancelledError, KernelError, StreamError and DeviceError.
     """
     fingerprint = _fingerprint(_device(), threads)
@@ -102,6 +104,8 @@ def model_rates(
     link_missing = gpu is not None and gpu.key not in known.gpus
     if (missing or link_missing) and not measure:
         return None, ()
+    if missing or link_missing:
+        before()
     measured = _complete(known, types, disk_of, threads, cancel) if missing else known
     notices: tuple[str, ...] = ()
     if gpu is not None and link_missing:
@@ -113,6 +117,17 @@ def model_rates(
     found = measured.gpus.get(gpu.key) if gpu is not None else None
     cpu_flops, link = (None, None) if found is None else (found.cpu_flops, found.link)
     return Rates(measured.dram, measured.gemv, disk, cpu_flops, link), notices
+
+
+def keep_disk_rate(path: Path, threads: int, rates_file: Path, rate: float) -> None:
+    """Keep what the disk of the file `path` gave while a model was read from it, in place of a probe's rate.
+
+    Raises OSError.
+    """
+    fingerprint = _fingerprint(_device(), threads)
+    known = load_rates(rates_file, fingerprint)
+    disks = {**known.disks, path.stat().st_dev: rate}
+    save_rates(rates_file, fingerprint, replace(known, disks=disks))
 
 
 def probe_link(

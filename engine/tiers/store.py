@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,10 @@ from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
+from engine.tiers.disk_pace import DiskPace
 from engine.tiers.page_locks import Locker, PageLocks
 from engine.tiers.placement import left_out_words, place_of
-from engine.tiers.planner import Plan, least_memory, plan
+from engine.tiers.planner import Plan, least_memory, plan, predicted
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
 from engine.tiers.residents import Bytes, Residents, follows, joined
@@ -75,6 +77,7 @@ class TieredWeights:
         self._head_blocks = [block for block in blocks if block.kind is BlockKind.HEAD]
         self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
         self._files, self._rates, self._budget = files, rates, budget
+        self._pace = DiskPace(rates.disk if rates else None)
         self._watch, self._on_change = watch, on_change
         self.before_evict: Callable[[frozenset[int]], None] = lambda withdrawn: None
         """Called before memory is given up that a GPU may be copying from, or that the blocks it is told of
@@ -126,8 +129,14 @@ class TieredWeights:
     # -- for the backend
 
     def before_pass(self) -> None:
-        """Give memory back when the rest of the system needs it; call between passes."""
+        """Give memory back when the rest of the system needs it; call between passes.
+
+        What the plan promises follows the disk's rate as it has been lately.
+        """
         self._passes += 1
+        if self._rates is not None and self._pace.note(self.stats):
+            self._rates = replace(self._rates, disk=self._pace.rate)
+            self._set_plan(predicted(self.plan, self.blocks, self._rates, self._apart, self._skipped))
         deficit = self._watch.deficit()
         if deficit:
             self._shrink(deficit)
@@ -294,7 +303,7 @@ class TieredWeights:
             read_bytes=stats.read_bytes,
             read_s=stats.read_s,
             stall_s=stats.stall_s,
-            disk_rate=self._rates.disk if self._rates else None,
+            disk_rate=self.disk_rate,
             predicted_decode_tok_s=self.predicted_decode_tok_s,
             limited_by=present.limited_by,
             active=self._ring.active,
@@ -304,6 +313,16 @@ class TieredWeights:
             passes=self._passes,
             skipped=self._skipped,
         )
+
+    @property
+    def disk_rate(self) -> float | None:
+        """Bytes per second of direct reads, as probed or as they have been lately; None when not known."""
+        return self._pace.rate
+
+    @property
+    def learnt_disk_rate(self) -> float | None:
+        """The same where it is not what the probe found."""
+        return self._pace.rate if self._pace.learnt else None
 
     @property
     def predicted_decode_tok_s(self) -> float | None:

@@ -19,7 +19,7 @@ class Budgets(NamedTuple):
     vram: int
     """Of the GPU, everything counted."""
     ram: int
-    """For weights and ring in RAM, and keys and values there."""
+    """For weights and ring in RAM, and what `GpuSizes.host_bytes` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,22 @@ class GpuSizes:
     """Keys and values of one layer at the context that is wanted."""
     host_kv_layer_bytes: int
     """The same in the computer's memory, where that layer's attention is the processor's."""
+    host_fixed_bytes: Mapping[int, int]
+    """Page-locked memory beside the weights, by prompt tokens per pass: what blocks pass through on their way
+    to the GPU, and hidden states."""
+    host_rows_bytes: Mapping[int, int]
+    """What computing takes beyond `Room.scratch`, by the same, where the processor attends in a layer."""
     fixed_bytes: Mapping[int, int]
     """Everything else, by prompt tokens per pass: computing, small buffers, norms, and what CUDA takes."""
     head: tuple[int, ...]
     """Indices of the head's blocks: all of them are in GPU memory or none."""
     embedding: int | None
     """Index of the embedding; None where it is the head's matrix."""
+
+    def host_bytes(self, chunk: int, n_cpu_layers: int) -> int:
+        """Of `Budgets.ram`, what is not for weights where the processor attends in so many layers."""
+        rows = self.host_rows_bytes[chunk] if n_cpu_layers else 0
+        return self.host_fixed_bytes[chunk] + rows + n_cpu_layers * self.host_kv_layer_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,13 +69,13 @@ def spoil(monkeypatch: pytest.MonkeyPatch, fault: str, after: int = 0) -> None:
     left = after
     real, lock = os.preadv, threading.Lock()
 
-    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int, flags: int = 0) -> int:
         nonlocal left
         with lock:
             left -= 1
             good = left >= 0
         if good:
-            return real(descriptor, buffers, position)
+            return real(descriptor, buffers, position, flags)
         if fault == "EIO":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return 0
@@ -115,11 +115,11 @@ class Gate:
         self._opened = threading.Event()
         real = os.preadv
 
-        def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        def preadv(descriptor: int, buffers: Sequence[memoryview], position: int, flags: int = 0) -> int:
             self.started.append(position)
             if self.is_held(position):
                 assert self._opened.wait(10), "the gate was never opened"
-            return real(descriptor, buffers, position)
+            return real(descriptor, buffers, position, flags)
 
         monkeypatch.setattr(PREADV, preadv)
 

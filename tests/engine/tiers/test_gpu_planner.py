@@ -76,6 +76,11 @@ def try_plan(
         return None
 
 
+def outside(plan: TierPlan, blocks: Sequence[Block]) -> bool:
+    """Whether anything of a pass is outside the GPU's memory."""
+    return any(b.index not in plan.vram and b.kind is not BlockKind.EMBEDDING for b in blocks)
+
+
 def check(plan: TierPlan, blocks: Sequence[Block], sizes: GpuSizes, vram: int, ram: int) -> None:
     """Every block has one place, every byte is counted, and budgets are kept."""
     layers = [block for block in blocks if block.layer is not None]
@@ -88,7 +93,8 @@ def check(plan: TierPlan, blocks: Sequence[Block], sizes: GpuSizes, vram: int, r
         + sum(sizes.block_bytes[index] for index in plan.vram)
     )
     assert plan.vram_bytes <= vram
-    assert plan.host.ram_bytes + len(plan.cpu_attention) * sizes.host_kv_layer_bytes <= ram
+    beside = sizes.host_bytes(plan.chunk, len(plan.cpu_attention))
+    assert plan.host.ram_bytes + (beside if outside(plan, blocks) else 0) <= ram
     assert plan.vram.isdisjoint(plan.host.resident)
     assert plan.vram.isdisjoint(plan.host.streamed)
     placed = plan.vram | plan.host.resident | set(plan.host.streamed)
@@ -367,7 +373,7 @@ def test_what_is_left_out_has_only_the_place_that_others_leave(
     plan = try_plan(case)
     if plan is None:
         return
-    _, sizes, vram, ram, _ = case
+    blocks, sizes, vram, ram, _ = case
     layers = list(plan.layer_blocks)
     idle = frozenset(rng.sample(layers, rng.randint(0, len(layers))))
     without = try_plan(case, like=plan, idle=idle)
@@ -376,7 +382,8 @@ def test_what_is_left_out_has_only_the_place_that_others_leave(
     ):  # what leaves GPU memory would have to be read from disk, and there is no memory for it
         return
     assert without.vram_bytes <= vram
-    assert without.host.ram_bytes + len(without.cpu_attention) * sizes.host_kv_layer_bytes <= ram
+    beside = sizes.host_bytes(without.chunk, len(without.cpu_attention))
+    assert without.host.ram_bytes + (beside if outside(without, blocks) else 0) <= ram
     assert without.vram.isdisjoint(without.host.resident)
     assert without.vram | without.host.resident | set(without.host.streamed) >= set(layers)
     if without.ring_bytes == plan.ring_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import BudgetError
 from engine.tiers.blocks import Block, BlockKind, Piece, slot_bytes_for
-from engine.tiers.planner import Plan, least_memory, plan
+from engine.tiers.planner import Plan, least_memory, plan, predicted
 from engine.tiers.rates import Rates
 from kernels.quant_types import QuantType
 
@@ -198,6 +199,16 @@ def test_the_prediction_is_the_slower_of_disk_and_products() -> None:
     assert resident.predicted_decode_s == pytest.approx(n_bytes / 20e9)
     streamed = plan(blocks, 2_100_000, RATES)
     assert streamed.predicted_decode_s == pytest.approx(streamed.read_bytes / 3e9)
+
+
+def test_another_rate_of_the_disk_changes_what_a_plan_promises_and_nothing_else() -> None:
+    apart, idle = frozenset({1}), frozenset({2})
+    chosen = plan(LARGE, 20 * 10**9, RATES, apart=apart, idle=idle)
+    slower = replace(RATES, disk=1e9)
+    assert predicted(chosen, LARGE, slower, apart, idle) == plan(
+        LARGE, 20 * 10**9, slower, apart=apart, idle=idle
+    )
+    assert predicted(chosen, LARGE, RATES, apart, idle) == chosen
 
 
 @pytest.mark.parametrize("rates", [None, Rates(dram=20e9, gemv={}, disk=None)])

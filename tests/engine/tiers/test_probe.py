@@ -201,6 +201,43 @@ def test_a_load_measures_only_what_is_not_known(
     assert probes.since() == []
 
 
+def test_what_would_disturb_is_told_before_anything_is_measured(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+
+    def load(*, measure: bool) -> None:
+        probe.model_rates(
+            model,
+            [Q4_K],
+            2,
+            file,
+            measure=measure,
+            cancel=CancelToken(),
+            before=lambda: probes.asked.append("quiet"),
+        )
+
+    load(measure=False)
+    assert probes.since() == []
+    load(measure=True)
+    assert probes.since() == ["quiet", (2, [Q4_K]), model]
+    load(measure=True)
+    assert probes.since() == [], "all is known"
+
+
+def test_what_a_disk_gave_in_use_takes_the_place_of_its_probe(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes, file = Probes(monkeypatch), tmp_path / "rates.json"
+    before, _ = known_rates(model, [Q4_K], 2, file)
+    assert before is not None
+    probe.keep_disk_rate(model, 2, file, 0.5e9)
+    probes.since()
+    after, _ = known_rates(model, [Q4_K], 2, file)
+    assert after == replace(before, disk=0.5e9)
+    assert probes.since() == []
+
+
 def test_what_is_not_known_is_not_measured_where_it_is_not_worth_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,8 +270,8 @@ def test_short_and_refused_reads_give_the_same_logits(
 ) -> None:
     real = os.preadv
 
-    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
-        return real(descriptor, [buffers[0][:most]], position)
+    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int, flags: int = 0) -> int:
+        return real(descriptor, [buffers[0][:most]], position, flags)
 
     if not direct:
         refuse_direct_reads(monkeypatch)
@@ -287,11 +287,11 @@ def test_direct_reads_that_are_refused_only_when_reading_are_noticed_at_once(
 ) -> None:
     real, refused = os.preadv, []
 
-    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int, flags: int = 0) -> int:
         if not refused:
             refused.append(descriptor)
             raise OSError(22, "Invalid argument")
-        return real(descriptor, buffers, position)
+        return real(descriptor, buffers, position, flags)
 
     monkeypatch.setattr(PREADV, preadv)
     with opened(paths["tied"], 0.3) as model:
@@ -396,6 +396,25 @@ def test_a_prediction_follows_what_moved_where_the_disk_was_measured(
         else:
             assert snapshot.predicted_decode_tok_s == pytest.approx(disk / tiers.plan.read_bytes)
             assert snapshot.limited_by == "the disk"
+
+
+def test_a_prediction_follows_the_disk_as_it_is_while_blocks_are_read(
+    paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.tiers.disk_pace._LEAST_BYTES", 1)
+    with opened(paths["untied"], 0.3, rates=Rates(40e9, {}, 1e15)) as model:
+        tiers = tiers_of(model)
+        assert tiers.snapshot().limited_by != "the disk"
+        resident = tiers.plan.resident
+        all_logits(model)
+        all_logits(model)  # what was read in a pass is looked at before the next one
+        rate = tiers.snapshot().disk_rate
+        assert rate is not None
+        assert 0 < rate < 1e14
+        assert tiers.disk_rate == rate
+        assert tiers.plan.resident == resident
+        assert tiers.predicted_decode_tok_s == pytest.approx(rate / tiers.plan.read_bytes)
+        assert tiers.snapshot().limited_by == "the disk"
 
 
 def test_a_ring_that_cannot_be_had_fails_the_pass_and_is_tried_again(
