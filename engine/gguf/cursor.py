@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from engine.errors import GGUFError
+from engine.giving_way import giving_way
 
 MAX_NAME_BYTES = 65_535
 """Longest key or tensor name; the format's own limit for keys."""
@@ -107,7 +108,7 @@ class Cursor:
         """Move past `count` strings without decoding them; `count` must come from `count()`."""
         # Vocabularies hold hundreds of thousands of strings: local names halve the time of this loop.
         unpack_from, buffer, position, last = U64.unpack_from, self.buffer, self.position, self.end - 8
-        for index in range(count):
+        for index in giving_way(range(count)):
             if position > last:
                 raise self.fault(f"item {index} of {what} lies outside the file")
             position += 8 + unpack_from(buffer, position)[0]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import GGUFError
 from engine.gguf.cursor import MAX_NAME_BYTES, U64, Cursor, shown
+from engine.giving_way import giving_way
 
 if TYPE_CHECKING:  # numpy takes 0.1 s to import, and a list of models or `inspect` needs none
     import numpy as np
@@ -103,7 +104,7 @@ class LazyArray:
 
     def _strings(self, count: int) -> list[str]:
         buffer, position, strings = self._file.buffer, self._start, []
-        for index in range(count):
+        for index in giving_way(range(count)):
             start = position + 8
             position = start + U64.unpack_from(buffer, position)[0]
             try:

@@ -13,6 +13,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from engine.gguf import GGUFFile
+from engine.giving_way import giving_way
 from engine.tokenizer.vocabulary import TokenKind, Vocabulary
 
 _SCORES_KEY = "tokenizer.ggml.scores"
@@ -67,7 +68,7 @@ def _serialise(vocabulary: Vocabulary, scores: list[float]) -> bytes:
     """Write a ModelProto: pieces (field 1), TrainerSpec (2), NormalizerSpec (3)."""
     out = bytearray()
     kinds = _kinds_for_library(vocabulary)
-    for token_id, (text, score) in enumerate(zip(vocabulary.tokens, scores, strict=True)):
+    for token_id, (text, score) in enumerate(giving_way(zip(vocabulary.tokens, scores, strict=True))):
         # The library wants every piece to have a text of its own; this one can be in no text.
         name = text.encode("utf-8") or b"\xf8empty %d" % token_id
         piece = b"\x0a%b%b\x15%b\x18%c" % (
@@ -93,7 +94,7 @@ def _kinds_for_library(vocabulary: Vocabulary) -> bytes:
         bytes([TokenKind.UNKNOWN, TokenKind.USER_DEFINED]), bytes([TokenKind.CONTROL]) * 2
     )
     kinds = bytearray(vocabulary.kinds.translate(hidden))
-    for token_id, text in enumerate(vocabulary.tokens):
+    for token_id, text in enumerate(giving_way(vocabulary.tokens)):
         if not text:
             kinds[token_id] = TokenKind.CONTROL
     if vocabulary.unk_id is None:

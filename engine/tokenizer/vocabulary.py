@@ -7,13 +7,20 @@ Called by `load`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import TokenizerError
 from engine.gguf import GGUFFile, ValueType
 from engine.gguf.cursor import DAMAGED, printable, shown
+from engine.giving_way import giving_way
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 _KINDS_KEY = "tokenizer.ggml.token_type"
@@ -75,7 +82,8 @@ class Vocabulary:
 
     def ids_of_kinds(self, *kinds: TokenKind) -> dict[str, int]:
         """Text -> id of the tokens of these kinds, in the order of ids."""
-        return {text: i for i, text in enumerate(self.tokens) if self.kinds[i] in kinds and text}
+        found = (match.start() for match in re.finditer(b"[%b]" % bytes(kinds), self.kinds))
+        return {self.tokens[i]: i for i in found if self.tokens[i]}
 
     def fault(self, message: str) -> TokenizerError:
         """Make the error for this vocabulary; `message` holds no raw untrusted text."""
@@ -120,7 +128,7 @@ def read_vocabulary(gguf: GGUFFile, *, default_roles: bool) -> Vocabulary:
 
 
 def _ids(path: Path, tokens: list[str]) -> dict[str, int]:
-    ids = {text: i for i, text in enumerate(tokens) if text}
+    ids = {text: i for i, text in enumerate(giving_way(tokens)) if text}
     if len(ids) + tokens.count("") < len(tokens):
         first, second = next((i, ids[text]) for i, text in enumerate(tokens) if text and ids[text] != i)
         raise _fault(path, f"{TOKENS_KEY} holds {shown(tokens[first])} twice, as {first} and as {second}")
@@ -135,14 +143,17 @@ def _kinds(gguf: GGUFFile, tokens: list[str]) -> bytearray:
         raise _fault(gguf.path, f"{_KINDS_KEY} has {len(array)} items for {len(tokens)} tokens")
     if array.element_type in (ValueType.FLOAT32, ValueType.FLOAT64, ValueType.BOOL):
         raise _fault(gguf.path, f"{_KINDS_KEY} holds {array.element_type.name} items, not integers")
-    numbers: list[int] = array.to_numpy().tolist()
-    known = frozenset(TokenKind)
-    for index, kind in enumerate(numbers):
-        if kind not in known:
-            raise _fault(gguf.path, f"{_KINDS_KEY} is {kind} for token {index}: 1 to 6 was expected")
-        if kind == TokenKind.BYTE and not _is_byte(tokens[index]):
-            raise _fault(gguf.path, f"token {index} is typed as a byte but spelled {shown(tokens[index])}")
-    return bytearray(numbers)
+    numbers = cast("npt.NDArray[np.integer[Any]]", array.to_numpy())
+    unknown = (numbers < int(min(TokenKind))) | (numbers > int(max(TokenKind)))
+    if unknown.any():
+        index = int(unknown.argmax())
+        raise _fault(gguf.path, f"{_KINDS_KEY} is {numbers[index]} for token {index}: 1 to 6 was expected")
+    kinds = bytearray(numbers.astype("u1"))
+    for match in re.finditer(b"%c" % TokenKind.BYTE, kinds):
+        text = tokens[match.start()]
+        if not _is_byte(text):
+            raise _fault(gguf.path, f"token {match.start()} is typed as a byte but spelled {shown(text)}")
+    return kinds
 
 
 def _is_byte(text: str) -> bool:
