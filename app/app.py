@@ -6,6 +6,7 @@ the first frame, in threads of their own.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -120,6 +121,7 @@ class TiercelApp(DialogActions):
         self.call_after_refresh(self._start)
 
     def _start(self) -> None:
+        gc.freeze()  # what the first frame took stays: looking through it stops all threads for 50 ms
         self.store.start()
         self.chat.start_pulling()
         self.chat.notice("settings", _briefly(self._problems))

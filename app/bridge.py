@@ -1,6 +1,6 @@
 """Between the engine and the screen: the only file that knows both sides.
 
-The engine never calls us. Eight times a second, or once when nothing happens, `pull` looks at its snapshot
+The engine never calls us. Some times a second, or once when nothing happens, `pull` looks at its snapshot
 and at the replies that grow, tells the listener what is new, and has the store save it. A model that was let
 go because nobody spoke to it is loaded again by the next message. Runs in the event loop and never blocks.
 """
@@ -33,10 +33,8 @@ from engine import (
     Tier,
 )
 
-PULL_S: Final = 0.125
-"""Seconds between two pulls while something is under way."""
 IDLE_PULL_S: Final = 1.0
-"""Seconds between two pulls otherwise."""
+"""Seconds between two pulls while nothing is under way; otherwise `pace` says."""
 SAVE_S: Final = 1.5
 """Seconds between two saves of a growing reply: what a crash may cost."""
 
@@ -199,6 +197,7 @@ class Bridge:
         turn = conversation.add("assistant", status=TurnStatus.STREAMING)
         turn.sampling, turn.decoding = sampling, decoding
         live = LiveReply(conversation, turn, system, sampling, overflow, decoding, saved_at=time.monotonic())
+        live.before_a_model = self._load is None
         self._live[conversation.id] = live
         if self._idle and self._load is not None:
             self.load(self._load)
@@ -213,9 +212,18 @@ class Bridge:
         live = self._live.get(conversation.id)
         if live is not None:
             live.sampling, live.decoding = sampling, decoding
-            if live.reply is not None:
+            if live.reply is None:
+                live.turn.sampling, live.turn.decoding = sampling, decoding  # as it begins
+            else:
                 live.reply.change_sampling(sampling)
                 live.reply.change_decoding(decoding)
+
+    def decode_waiting(self, decoding: DecodingOptions) -> None:
+        """Compute replies in this way that were asked for before any model was wanted."""
+        for live in self._live.values():
+            if live.before_a_model and live.reply is None:
+                live.before_a_model = False
+                live.decoding = live.turn.decoding = decoding
 
     @property
     def growing(self) -> set[int]:
@@ -267,7 +275,7 @@ class Bridge:
         if self._engine is not None:
             self._engine.close()
 
-    # -- eight times a second
+    # -- some times a second
 
     def pull(self) -> None:
         """Look once: tell the listener and the store what is new."""

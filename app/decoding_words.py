@@ -73,7 +73,7 @@ def gain_words(stats: GenerationStats) -> list[str]:
     """Return what drafts have brought: how many were taken, and the speed against plain steps."""
     words = []
     if stats.drafted_tokens:
-        words.append(_("{share} taken").format(share=f"{stats.acceptance:.0%}"))
+        words.append(_("{share} taken").format(share=f"{stats.acceptance_rate:.0%}"))
     # A plain reply is as fast as itself, give or take what two measurements differ by.
     if stats.speed_up and (stats.drafted_tokens or stats.skipped_blocks):
         words.append(_("{factor}x plain").format(factor=f"{stats.speed_up:.2f}"))
@@ -113,12 +113,22 @@ def final_decoding(turn: Turn) -> DecodingOptions:
 
 def turn_quality(turn: Turn) -> str:
     """Say whether a reply's text is that of the whole model; empty where nothing was ever different."""
-    ways = [turn.decoding or ORDINARY, *(decoding for _at, decoding in changes_of(turn))]
+    unusual = any(way.skip is not None or way.draft is not DraftKind.OFF for way in _ways_of(turn))
+    return turn_approximation(turn) or (_("exact") if unusual else "")
+
+
+def turn_approximation(turn: Turn) -> str:
+    """Say in how far a reply's text is not that of the whole model; empty where it is."""
+    ways = _ways_of(turn)
     if all(way.skip is None for way in ways):
-        return _("exact") if any(way.draft is not DraftKind.OFF for way in ways) else ""
-    if len(ways) > 1 and not turn.stats.skipped_blocks:
-        return _("approximate in part")
-    return quality_words(turn.stats)
+        return ""
+    if turn.stats.skipped_blocks:
+        return quality_words(turn.stats)
+    return _("approximate in part") if len(ways) > 1 else ""
+
+
+def _ways_of(turn: Turn) -> list[DecodingOptions]:
+    return [turn.decoding or ORDINARY, *(decoding for _at, decoding in changes_of(turn))]
 
 
 def way_words(turn: Turn) -> list[str]:

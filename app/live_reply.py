@@ -54,6 +54,8 @@ class LiveReply:
     """When the text was saved last, on the monotonic clock."""
     refused: str = ""
     """Why the last change of `decoding` is not in effect; whoever has told a person empties it."""
+    before_a_model: bool = False
+    """Whether no model was wanted when it was asked for, and so nothing chosen of how to compute it."""
     calibrating_at: float = 0.0
     """Monotonic clock when it began to be measured what leaving blocks out does; 0 while it is not."""
 
@@ -62,6 +64,9 @@ class LiveReply:
         """What the reply waits for, in words; empty once it has text and grows."""
         if self.reply is not None and self.reply.status is ReplyStatus.CALIBRATE:
             return self._calibrating(self.reply.stats.calibrated_share)
+        if self.reply is not None and self.reply.status is ReplyStatus.RECOMPUTE:
+            share = f"{self.reply.stats.recomputed_share:.0%}"
+            return _("computing the text again with other blocks: {share}").format(share=share)
         if self.turn.text:
             return ""
         if self.reply is None:

@@ -21,7 +21,7 @@ from textual.widgets import Input, Markdown, Static, TextArea
 from app.actions import Action
 from app.attachments import read_attachments
 from app.background import in_thread
-from app.bridge import IDLE_PULL_S, PULL_S, Bridge
+from app.bridge import IDLE_PULL_S, Bridge
 from app.clipboard import copy
 from app.comparison import Way
 from app.context_use import TokenCounts
@@ -29,8 +29,9 @@ from app.conversation import Turn
 from app.i18n import _
 from app.live_reply import LiveReply
 from app.message_cost import message_cost
-from app.models.options import Chosen
+from app.models.options import Chosen, decoding_options
 from app.new_conversation import new_conversation
+from app.pace import Pace
 from app.request import seen_from
 from app.sanitize import sanitize_line
 from app.screens.comparing import ComparingActions
@@ -72,7 +73,10 @@ class ChatScreen(ComparingActions):
         self._settings = settings
         self._infos = {}
         self._counts = TokenCounts(self.bridge.count_tokens)
-        self._pulls: list[Timer] = []
+        self._notices = NoticeBar()
+        self._pace = Pace()
+        self._next_pull: Timer | None = None
+        """The pull that is to follow while something is under way."""
         self._hint_timer: Timer | None = None
         self._draft_timer: Timer | None = None
         self._store_notice = ""
@@ -89,7 +93,7 @@ class ChatScreen(ComparingActions):
             with Vertical(id="main"):
                 yield Transcript(self.workspace.current, _welcome())
                 yield FindBar()
-                yield NoticeBar()
+                yield self._notices
                 yield TierStrip(self.tier_watch)
                 yield SwitchLine()
                 yield Prompt()
@@ -129,7 +133,11 @@ class ChatScreen(ComparingActions):
         except sqlite3.Error:  # the list has said so
             return
         self.query_one(Prompt).set_history(sent)
+        self.keep_draft()  # somebody may have begun to write meanwhile
+        here = self.workspace.current
         self.workspace.restore_drafts(drafts, stored)
+        if here.id in self.workspace.drafts:
+            self.workspace.open(here)
         await self.show_conversation()
         self.check_persona()
 
@@ -141,7 +149,7 @@ class ChatScreen(ComparingActions):
             prompt.load_message("", ())
             self.keep_draft()
         elif not self.bridge.stop(self.workspace.current):
-            self.query_one(NoticeBar).dismiss()
+            self._notices.dismiss()
         search = self.query_one("#search", Input)
         if search.value:
             search.clear()
@@ -152,8 +160,8 @@ class ChatScreen(ComparingActions):
 
     def notice(self, kind: str, text: str) -> None:
         """Show a notice; see `NoticeBar.KINDS`."""
-        for bar in self.query(NoticeBar):  # none while the application closes
-            bar.set(kind, text)
+        if self._notices.is_attached:  # not so while the application closes
+            self._notices.set(kind, text)
 
     def hint(self, text: str) -> None:
         """Show a notice that goes away by itself."""
@@ -164,12 +172,14 @@ class ChatScreen(ComparingActions):
 
     def start_pulling(self) -> None:
         """Look at the engine and the store from now on."""
-        self._pulls = [self.set_interval(seconds, self._pull) for seconds in (PULL_S, IDLE_PULL_S)]
+        self.set_interval(IDLE_PULL_S, self._pull)
+        self._pull()
 
     def load(self, options: LoadOptions) -> None:
         """Load a model instead of the present one."""
         if self.bridge.asked:
             self.hint(_("the model is loaded when the replies before it have ended; Esc stops one"))
+        self.bridge.decode_waiting(decoding_options(self.settings, options.path, self.chosen))
         self.bridge.load(options)
         self._pull()
 
@@ -351,11 +361,14 @@ class ChatScreen(ComparingActions):
             return
         self.bridge.pull()
         self._show_store()
-        for timer in self._pulls[:1]:
-            if self.bridge.active:
-                timer.resume()
-            else:
-                timer.pause()
+        if self._next_pull is None and self.bridge.active:
+            self._next_pull = self.set_timer(self._pace.begin(), self._pull_again)
+
+    def _pull_again(self) -> None:
+        """Pull, and again later: how much later depends on what it costs."""
+        self._pull()
+        active = self.app.is_running and self.bridge.active
+        self._next_pull = self.set_timer(self._pace.next(), self._pull_again) if active else None
 
     def _show_store(self) -> None:
         """Say what is not saved; when that is over, list what could not be read before."""
@@ -365,7 +378,7 @@ class ChatScreen(ComparingActions):
         self._unsaved = trouble
         again = _("conversations are not saved yet: {trouble}; it is tried again until it works")
         text = again.format(trouble=trouble) if trouble else self._store.notice
-        if text != self._store_notice:  # finding the bar eight times a second costs more than it shows
+        if text != self._store_notice:  # most looks find nothing new
             self._store_notice = text
             self.notice("store", text)
 

@@ -125,7 +125,9 @@ def _decoding(turn: Turn) -> Iterator[tuple[str, object]]:
         yield (
             _("drafts"),
             _("{taken:,} of {drafted:,} tokens taken, {share}").format(
-                taken=stats.accepted_tokens, drafted=stats.drafted_tokens, share=f"{stats.acceptance:.0%}"
+                taken=stats.accepted_tokens,
+                drafted=stats.drafted_tokens,
+                share=f"{stats.acceptance_rate:.0%}",
             ),
         )
     if isinstance(name := turn.made_by.get("draft_model"), str):

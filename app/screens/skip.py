@@ -23,7 +23,7 @@ from app.i18n import _
 from app.sanitize import sanitize_line
 from app.screens.dialog import Dialog
 from app.skip_rows import SkipRow, block_names, cells_of, chosen_set, skip_rows
-from engine import EngineSnapshot, SkipChoice, parse_skip
+from engine import EngineSnapshot, SkipChoice, SkipRule, parse_skip
 
 _POLL_S: Final = 0.5
 _GAP: Final = 2
@@ -169,7 +169,7 @@ def _n_blocks(snapshot: EngineSnapshot) -> int:
 def _about(snapshot: EngineSnapshot) -> Content:
     words = _("Every pass leaves blocks out, of prompt and reply: faster, approximate.")
     calibration = snapshot.calibration
-    if calibration is None or not calibration.grown:
+    if calibration is None or not calibration.serves(SkipRule.KL):
         known = _("Not measured yet: the first reply by a kl or cos rule does it, or `tiercel calibrate`.")
     else:
         known = _("Measured on {tokens:,} tokens: {text}.").format(

@@ -6,6 +6,8 @@ how replies come.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from textual.screen import Screen
 
 from app.code_blocks import code_blocks
@@ -24,7 +26,7 @@ class TurnActions(Screen[None]):
     _code_at: tuple[int, int] = (0, 0)
     """The turn whose code was copied last, and how many of its blocks from the end."""
 
-    @property
+    @cached_property
     def transcript(self) -> Transcript:
         """The conversation on the screen."""
         return self.query_one(Transcript)

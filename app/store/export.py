@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from app.conversation import Conversation, Turn
+from app.decoding_words import turn_approximation
 from app.sanitize import sanitize, sanitize_line
 from app.store.jsonl import write_lines
 
@@ -157,8 +158,7 @@ def _heading(conversation: Conversation, turn: Turn) -> str:
     siblings = conversation.siblings(turn)
     if len(siblings) > 1:
         facts.append(f"{siblings.index(turn) + 1} of {len(siblings)}")
-    if turn.note:
-        facts.append(sanitize_line(turn.note))
+    facts += filter(None, [sanitize_line(turn.note), turn_approximation(turn)])
     return " · ".join(facts)
 
 

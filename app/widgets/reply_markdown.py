@@ -10,6 +10,7 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from app.markdown import make_parser
+from app.widgets.ground import Ground
 
 MAX_COLOURED_LINES: Final = 1_000
 """Colouring takes 0.15 ms a line, in which no key is answered: longer code stays plain."""
@@ -43,7 +44,7 @@ def _coloured(code: str, language: str, ansi: bool, dark: bool) -> Content:
     return MarkdownFence.highlight(code, language, ansi, dark)
 
 
-class ReplyMarkdown(Markdown):
+class ReplyMarkdown(Markdown, Ground):
     """Shows a reply; links are reported, never opened."""
 
     BLOCKS = {  # noqa: RUF012  Textual declares it so

@@ -121,7 +121,7 @@ class StatusBar(Widget):
                 ("◐ ", "$warning"), bar(share, 10), _(" measuring {share}").format(share=f"{share:.0%}")
             )
             return [Content.assemble(measuring, stop), measuring, Content.assemble(brief, stop), brief]
-        if reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL):
+        if reply.status in (ReplyStatus.QUEUED, ReplyStatus.PREFILL, ReplyStatus.RECOMPUTE):
             words = Content.assemble(("◐ ", "$warning"), live.phase)
             return [Content.assemble(words, stop), words]
         stats = live.turn.stats

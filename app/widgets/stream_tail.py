@@ -16,6 +16,8 @@ from textual.geometry import Size
 from textual.reactive import Reactive
 from textual.widgets import Static
 
+from app.widgets.ground import Ground
+
 SET_LINES: Final = 8
 """Lines that are set aside at a time; the widget that still grows has up to twice as many."""
 SET_CHARACTERS: Final = 800
@@ -30,14 +32,14 @@ _CARET: Final = "▌"
 class _Open(Static):
     """The lines that still grow."""
 
-    # The layout that makes a widget taller needs no second one to say so.
-    virtual_size = Reactive(Size(0, 0), layout=False)
+    # The layout that makes a widget taller needs no second one to say so, and draws it.
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
 
-class StreamTail(Vertical):
+class StreamTail(Vertical, Ground):
     """Shows the open tail of a reply."""
 
-    virtual_size = Reactive(Size(0, 0), layout=False)
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
     def __init__(self) -> None:
         """Show nothing."""

@@ -38,6 +38,7 @@ class TierPanel(Vertical):
     DEFAULT_CSS = """
     TierPanel { width: 39; height: 100%; padding: 1 1 0 1; background: $surface; overflow: hidden; }
     TierPanel > Static { height: auto; width: 1fr; }
+    TierPanel > .title { height: 1; }
     TierPanel > .gap { margin-top: 1; }
     TierPanel > .missing, TierPanel > .legend { color: $muted; }
     .-short TierPanel > .gap { margin-top: 0; }
@@ -69,7 +70,7 @@ class TierPanel(Vertical):
         missing = why_no_map(report)
         if (title := _title(report, age, self.content_size.width)) != self._title:
             self._title = title
-            self.query_one(".title", Static).update(title)
+            self.query_one(".title", Static).update(title, layout=False)
         if missing != self._missing:
             self._missing = missing
             self.query_one(".missing", Static).update(Content(missing))
@@ -121,7 +122,7 @@ class TierStrip(Vertical):
         numbers = _numbers(report, age, self.content_size.width)
         if numbers != self._numbers:
             self._numbers = numbers
-            self.query_one(Static).update(numbers)
+            self.query_one(Static).update(numbers, layout=False)
 
     def on_resize(self) -> None:
         """Show the same in the new width; nothing else may come for a while."""

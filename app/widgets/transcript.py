@@ -184,10 +184,13 @@ class Transcript(TurnWindow, can_focus=True):
             if view is None or turn is not self._found:  # the search has gone on
                 return
             await view.unfold()
+        self._all_placed = True
+        self.refresh(layout=True)
         self.call_after_refresh(self._show_words, view, words)
 
     def _show_words(self, view: TurnView, words: re.Pattern[str]) -> None:
         """Select the words in `view` and bring the first of them into view."""
+        self._all_placed = False  # from the next layout on
         if not view.is_attached or view.turn is not self._found:  # the search has gone on
             return
         if (found := select_words(view, words)) is not None:

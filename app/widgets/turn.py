@@ -8,6 +8,7 @@ the engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from textual import events
@@ -15,6 +16,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
+from textual.layout import DockArrangeResult
 from textual.reactive import Reactive
 from textual.widget import Widget
 from textual.widgets import Static
@@ -24,6 +26,8 @@ from app.decoding_words import gain_words, turn_quality, way_words
 from app.i18n import _
 from app.markdown import Splitter, make_parser, redefines, weight
 from app.sanitize import sanitize, sanitize_line
+from app.widgets.ground import Ground
+from app.widgets.in_sight import Rows, below
 from app.widgets.reply_markdown import ReplyMarkdown
 from app.widgets.stream_tail import StreamTail
 
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 
 HEAVY: Final = 120
 """Weight above which replies are folded, because every list item is several widgets."""
-PART: Final = 120
-"""Weight of a folded part: more begins the next."""
+PART: Final = 40
+"""Weight of a folded part, which each of its blocks draws anew: more begins the next."""
 SHOWN_LINES: Final = 200
 """Lines of an attachment that are shown when it is opened."""
 _MARKS: Final = {TurnStatus.CANCELLED: "■ ", TurnStatus.ERROR: "✗ "}
@@ -57,24 +61,32 @@ def describe(attachment: Attachment) -> str:
     return " · ".join((sanitize_line(attachment.name), _("{n:,} lines").format(n=lines), amount))
 
 
-class TurnView(Vertical):
+class TurnView(Vertical, Ground):
     """Shows one turn, and follows it while it grows."""
 
     # See `_Open` in `stream_tail`.
-    virtual_size = Reactive(Size(0, 0), layout=False)
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     DEFAULT_CSS = """
     TurnView .chips { height: auto; color: $muted; }
     TurnView.-current { background: $foreground 4%; }
     """
 
-    def __init__(self, turn: Turn, *, folded: bool = False, place: str = "") -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        *,
+        folded: bool = False,
+        place: str = "",
+        rows: Callable[[Widget], Rows | None] = lambda view: None,
+    ) -> None:
         """Show `turn`; `folded` shows an old reply as a single widget, which is cheap but cannot grow.
 
-        `place` says which of several versions it is.
+        `place` says which of several versions it is; `rows` which rows of this widget are near what is seen.
         """
         super().__init__(classes=f"-{turn.role}")
         self.turn = turn
         self._place = place
+        self._rows = rows
         self._raw = False
         self._opened = False
         """Whether the text of the attachments is shown."""
@@ -83,8 +95,10 @@ class TurnView(Vertical):
         self._splitter = Splitter()
         self._drawn = 0
         """Characters of the turn's text that were given to the splitter."""
-        self._lines: dict[str, Content] = {".foot": Content("")}
+        self._lines: dict[Static, Content] = {}
         """What head and foot show."""
+        self._head_line, self._foot = Static(self._head(), classes="head"), Static(classes="foot")
+        self._tail = StreamTail()
         self._ready = False
         self._weight = 0
         self._part: Static | None = None
@@ -95,19 +109,27 @@ class TurnView(Vertical):
     def compose(self) -> ComposeResult:
         """Build head, body and foot."""
         turn = self.turn
-        yield Static(self._head(), classes="head")
+        yield self._head_line
         if turn.role == "user":
             yield Static(Content(sanitize(turn.text)), classes="body")
         elif self._folded:
             yield Static(self._fold_of(turn.text), classes="body -folded")
         else:
             yield ReplyMarkdown(sanitize(turn.text) if self._ended else "")
-            yield StreamTail()
+            yield self._tail
         if turn.attachments:
             yield Static(self._chips(), classes="chips")
-        foot = Static(classes="foot")
-        foot.display = False
-        yield foot
+        self._foot.display = False
+        yield self._foot
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Place what is near what is seen, and tell the body where that is."""
+        self.rows = self._rows(self)
+        arranged = super().arrange(size, optimal)
+        for placed in arranged.placements:
+            if isinstance(placed.widget, Ground):
+                placed.widget.rows = below(self.rows, placed.region.y)
+        return arranged
 
     def on_mount(self) -> None:
         """Catch up with a reply that grew before it was shown."""
@@ -217,18 +239,17 @@ class TurnView(Vertical):
             if turn.stats.ttft_s:
                 parts.append(_("first {seconds:.2f} s").format(seconds=turn.stats.ttft_s))
             parts += [*gain_words(turn.stats), *filter(None, [turn_quality(turn)])]
-        self.query_one(".foot", Static).set_class(turn.status is TurnStatus.ERROR, "-error")
-        self._show_line(".foot", Content(" · ".join(parts)))
+        self._foot.set_class(turn.status is TurnStatus.ERROR, "-error")
+        self._show_line(self._foot, Content(" · ".join(parts)))
 
     def _show_head(self) -> None:
         if self._ready:
-            self._show_line(".head", self._head())
+            self._show_line(self._head_line, self._head())
 
-    def _show_line(self, place: str, text: Content) -> None:
+    def _show_line(self, line: Static, text: Content) -> None:
         """Show `text` in head or foot; a new text costs a layout, so the same one is left alone."""
-        if self._lines.get(place) != text:
-            self._lines[place] = text
-            line = self.query_one(place, Static)
+        if self._lines.get(line, Content("")) != text:
+            self._lines[line] = text
             line.display = bool(text.plain)
             line.update(text)
 
@@ -282,13 +303,13 @@ class TurnView(Vertical):
     def _add_to_part(self, closed: str) -> None:
         if self._part is None or weight(self._part_text) > PART:
             self._part, self._part_text = Static(classes="body -part"), ""
-            self.mount(self._part, before=self.query_one(StreamTail))
+            self.mount(self._part, before=self._tail)
         self._part_text += closed
         self._part.update(self._fold_of(self._part_text))
-        self.query_one(StreamTail).clear()
+        self._tail.clear()
 
     async def _append(self, closed: str, ended: bool) -> None:
-        markdown, tail = self.query_one(ReplyMarkdown), self.query_one(StreamTail)
+        markdown, tail = self.query_one(ReplyMarkdown), self._tail
         with self.app.batch_update():  # nobody sees the text in neither place, or in both
             if closed:
                 await markdown.append(closed)
@@ -306,4 +327,4 @@ class TurnView(Vertical):
             self._draw()
 
     def _show_tail(self) -> None:
-        self.query_one(StreamTail).show(self._splitter.tail, in_code=self._splitter.in_code)
+        self._tail.show(self._splitter.tail, in_code=self._splitter.in_code)

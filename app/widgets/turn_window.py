@@ -14,11 +14,14 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.geometry import Size
+from textual.layout import DockArrangeResult
 from textual.reactive import Reactive
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.conversation import Conversation, Turn
 from app.i18n import _
+from app.widgets.in_sight import Rows
 from app.widgets.turn import TurnView
 
 UNFOLDED: Final = 6
@@ -33,7 +36,7 @@ class TurnWindow(VerticalScroll):
     """Shows a part of one conversation, and follows its newest line."""
 
     # See `_Open` in `stream_tail`; the scroll bar looks at the size by itself.
-    virtual_size = Reactive(Size(0, 0), layout=False)
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     BLANK = True
     DEFAULT_CSS = """
     TurnWindow {
@@ -58,6 +61,12 @@ class TurnWindow(VerticalScroll):
         self._new_lines = 0
         """Lines that came while they were out of view."""
         self._loading = False
+        self._arranged: DockArrangeResult | None = None
+        """The last layout of the turns."""
+        self._starts: dict[Widget, int] = {}
+        """In which row each of them begins."""
+        self._all_placed = False
+        """Whether widgets out of sight have places as well: who looks for one of them needs that."""
         self._changing = asyncio.Lock()
         """One change at a time: a message may be sent while another conversation is being taken away."""
 
@@ -74,6 +83,22 @@ class TurnWindow(VerticalScroll):
         self._show_marks()
         self.anchor()
         self.watch(self, "virtual_size", self._count_new, init=False)
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Place the turns, all of them, and note where they are."""
+        arranged = super().arrange(size, optimal)
+        if arranged is not self._arranged:
+            self._arranged = arranged
+            self._starts = {placed.widget: placed.region.y for placed in arranged.placements}
+        return arranged
+
+    def rows_near(self, view: Widget) -> Rows | None:
+        """Return the rows of `view` that are seen or a screen away; None for all of them."""
+        start, height = self._starts.get(view), self.size.height
+        if start is None or not height or self._all_placed or self.screen.selections:
+            return None  # what is between two ends of a selection is found by its place
+        seen = int(self.scroll_y) - start
+        return seen - height, seen + 2 * height
 
     # -- which turns are here
 
@@ -168,9 +193,11 @@ class TurnWindow(VerticalScroll):
                 self._first = self._start_of_page(turn)
                 self._last = min(len(self._conversation.turns), self._first + PAGE)
                 await self._replace(list(self.query(TurnView)), self._first)
-        self.release_anchor()
+                self.release_anchor()
 
         def bring() -> None:
+            # Not before: a line that has just come below, the find bar, would have pushed the end away.
+            self.release_anchor()
             if view := self.view(turn):
                 tall = view.size.height > self.size.height
                 self.scroll_to_widget(view, animate=False, immediate=True, top=tall)
@@ -224,7 +251,8 @@ class TurnWindow(VerticalScroll):
     def _view(self, index: int) -> TurnView:
         turns = self._conversation.turns
         turn = turns[index]
-        return TurnView(turn, folded=index < len(turns) - UNFOLDED, place=self._place(turn))
+        folded = index < len(turns) - UNFOLDED
+        return TurnView(turn, folded=folded, place=self._place(turn), rows=self.rows_near)
 
     def _place(self, turn: Turn) -> str:
         """Return which of how many versions `turn` is, or ''."""

@@ -17,11 +17,15 @@ FREE_CORE, ALL_CORES = 0.97, 0.88
 """Least share of the speed of `run`: with a core left free for the interface, and with none."""
 
 
-def speed(pairs: int) -> list[Result]:
-    """Measure the ratio with one thread fewer than there are cores, and with as many."""
+def speed_with_free_core(pairs: int) -> list[Result]:
+    """Measure the ratio with one thread fewer than there are cores; nothing where there is one core."""
     cores = len(os.sched_getaffinity(0))
-    results = [] if cores < 2 else [_compare(cores - 1, pairs, FREE_CORE)]
-    return [*results, _compare(cores, pairs, ALL_CORES)]
+    return [] if cores < 2 else [_compare(cores - 1, pairs, FREE_CORE)]
+
+
+def speed_on_all_cores(pairs: int) -> list[Result]:
+    """Measure the ratio with as many threads as there are cores."""
+    return [_compare(len(os.sched_getaffinity(0)), pairs, ALL_CORES)]
 
 
 def _compare(threads: int, pairs: int, mark: float) -> Result:

@@ -19,7 +19,10 @@ from tests.app.pseudo_terminal import REPO, Terminal
 
 SIZE = (120, 40)
 READY = b"ready"
-MODEL = Path(os.environ.get("TIERCEL_MODELS", REPO / ".cache" / "models")) / "smollm2.gguf"
+MODELS = Path(os.environ.get("TIERCEL_MODELS", REPO / ".cache" / "models"))
+MODEL = MODELS / "smollm2.gguf"
+OTHER_MODEL = MODELS / "gemma3-270m.gguf"
+"""With a vocabulary of another kind and five times the size."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import app.app as application
+from app.live_reply import LiveReply
 from engine import EngineState, FinishReason, GenerationStats, Reply, ReplyStatus
 from tests.app.tiers import models
 from tests.fakes import FakeEngine, Script
@@ -90,6 +91,8 @@ class Cost:
 
     cpu_s: float
     """Processor seconds of its thread."""
+    looks: int
+    """How often the reply was looked at and drawn: the more seldom, the dearer that is."""
     lags: list[float]
     """By how much each beat came late, in seconds."""
 
@@ -156,7 +159,14 @@ class WatchedApp(application.TiercelApp):
     costs: ClassVar[dict[str, Cost]] = {}
 
     def on_mount(self) -> None:
+        self._looks = 0
+        self._grew = self.chat.reply_grew
+        self.chat.reply_grew = self._count  # type: ignore[method-assign]
         self._watching = asyncio.create_task(self._watch())
+
+    def _count(self, live: LiveReply) -> None:
+        self._looks += 1
+        self._grew(live)
 
     async def _watch(self) -> None:
         phase, cpu_s, lags = "", 0.0, [0.0]
@@ -166,10 +176,10 @@ class WatchedApp(application.TiercelApp):
             lags.append(time.perf_counter() - due)
             if phase != engine.phase:
                 if phase:
-                    self.costs[phase] = Cost(time.thread_time() - cpu_s, lags)
-                phase, cpu_s, lags = engine.phase, time.thread_time(), []
+                    self.costs[phase] = Cost(time.thread_time() - cpu_s, self._looks, lags)
+                phase, cpu_s, self._looks, lags = engine.phase, time.thread_time(), 0, []
             if phase == "done" and len(lags) * BEAT_S > SETTLE_S:
-                self.costs[phase] = Cost(time.thread_time() - cpu_s, lags)
+                self.costs[phase] = Cost(time.thread_time() - cpu_s, self._looks, lags)
                 self.exit(0)
                 return
 

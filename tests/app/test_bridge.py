@@ -251,6 +251,53 @@ def test_what_is_measured_first_says_how_far_it_is_and_when_it_ends(
     assert live.phase == "measuring what leaving blocks out does: 50% · 1 s left", "in the midst of the text"
 
 
+def test_computing_again_in_the_midst_of_the_text_says_how_far_it_is(tmp_path: Path) -> None:
+    bridge, engine, live = _asked(tmp_path)
+    assert engine.reply is not None
+    engine.reply.append("text", [5], GenerationStats(completion_tokens=1))
+    engine.reply.update(ReplyStatus.RECOMPUTE, GenerationStats(completion_tokens=1, recomputed_share=0.5))
+    bridge.pull()
+    assert live.phase == "computing the text again with other blocks: 50%"
+    engine.reply.append(" more", [6], GenerationStats(completion_tokens=2))
+    bridge.pull()
+    assert live.phase == ""
+
+
+def test_what_was_asked_before_a_model_was_wanted_is_computed_as_chosen_for_that_model(
+    tmp_path: Path,
+) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    early, late = Conversation(), Conversation()
+    for conversation in (early, late):
+        conversation.add("user", "hello")
+    drafting, plainly = DecodingOptions(draft=DraftKind.NGRAM), DecodingOptions(draft=DraftKind.EXIT)
+    live = bridge.ask(early, "", SamplingParams(), Overflow.STOP)
+    bridge.decode_waiting(drafting)
+    bridge.load(LoadOptions(PATH))
+    other = bridge.ask(late, "", SamplingParams(), Overflow.STOP, plainly)
+    bridge.decode_waiting(drafting)
+    bridge.attach(engine)
+    bridge.pull()
+    assert live.reply is not None
+    assert live.reply.request.decoding == live.turn.decoding == drafting
+    assert other.decoding == plainly, "it was chosen for this reply"
+
+
+def test_a_reply_that_waits_begins_as_chosen_meanwhile(tmp_path: Path) -> None:
+    bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
+    bridge.load(LoadOptions(PATH))
+    conversation = Conversation()
+    conversation.add("user", "hello")
+    live = bridge.ask(conversation, "", SamplingParams(), Overflow.STOP)
+    drafting, greedy = DecodingOptions(draft=DraftKind.NGRAM), SamplingParams(temperature=0)
+    bridge.steer(conversation, greedy, drafting)
+    bridge.attach(engine)
+    bridge.pull()
+    assert engine.reply is not None
+    assert engine.reply.request.decoding == live.turn.decoding == drafting
+    assert engine.reply.request.sampling == live.turn.sampling == greedy
+
+
 def test_a_reply_remembers_the_gpu_that_computed_it(tmp_path: Path) -> None:
     bridge, engine = Bridge(Store(tmp_path / "c.db"), Nobody()), StillEngine("M")
     engine.snapshot = replace(engine.snapshot, backend="cuda sm_86", tiers=gpu_tiers())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,26 @@ async def test_an_export_replaces_no_file(home: Path, monkeypatch: pytest.Monkey
         await driver.until(lambda: "exported to" in driver.screen_text(), "it says where")
     assert (home / "notes.md").read_text() == "mine"
     assert "one" in (home / "notes-2.md").read_text()
+
+
+async def test_what_is_typed_before_old_drafts_are_read_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as driver:
+        await driver.ready()
+        driver.prompt.text = "an old draft"
+        driver.chat.keep_draft()
+    go_on, drafts = threading.Event(), Store.drafts
+
+    def slow(store: Store) -> dict[int, str]:
+        go_on.wait(60)
+        return drafts(store)
+
+    monkeypatch.setattr(Store, "drafts", slow)
+    async with running() as driver:
+        await driver.pilot.press(*"hello")
+        go_on.set()
+        await driver.until(lambda: len(driver.chat.workspace.tabs) == 2, "the old draft")
+        await driver.settled()
+        assert driver.prompt.text == "hello"
+        assert "an old draft" in driver.chat.workspace.drafts.values()

@@ -72,24 +72,32 @@ async def test_themes_are_those_of_the_application(app: Host) -> None:
         assert app.theme == app.file.values.theme
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("context", "2048", 2048),
-        ("unload_after_min", "30", 30),
-        ("ram_budget", "8G", parse_budget("8G")),
-        ("device", "CUDA:1", "cuda:1"),
-        ("vram_budget", "80%", parse_budget("80%")),
-        ("system", "Be brief.\\nAlways.", "Be brief.\nAlways."),
-        ("model_folders", "/", (Path("/"),)),
-    ],
-)
-@pytest.mark.parametrize("key", ["enter", "down", "escape"])
-async def test_what_is_typed_holds_when_one_is_done_with_it(
-    app: Host, name: str, text: str, value: object, key: str
-) -> None:
+TYPED = [
+    ("context", "2048", 2048),
+    ("unload_after_min", "30", 30),
+    ("ram_budget", "8G", parse_budget("8G")),
+    ("device", "CUDA:1", "cuda:1"),
+    ("vram_budget", "80%", parse_budget("80%")),
+    ("system", "Be brief.\\nAlways.", "Be brief.\nAlways."),
+    ("model_folders", "/", (Path("/"),)),
+]
+
+
+@pytest.mark.parametrize("key", ["enter", "down"])
+async def test_what_is_typed_holds_when_one_goes_on(app: Host, key: str) -> None:
     async with showing(app, _screen(app)) as pilot:
-        await _type(app, pilot, name, text, key)
+        for name, text, value in TYPED:
+            app.changes.clear()
+            await _type(app, pilot, name, text, key)
+            await pilot.pause()
+            assert getattr(app.file.values, name) == value
+            assert app.changes == [{name: value}]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), TYPED)
+async def test_what_is_typed_holds_when_one_leaves(app: Host, name: str, text: str, value: object) -> None:
+    async with showing(app, _screen(app)) as pilot:
+        await _type(app, pilot, name, text, "escape")
         await pilot.pause()
         assert getattr(app.file.values, name) == value
         assert app.changes == [{name: value}]

@@ -58,6 +58,14 @@ def test_what_only_measuring_can_tell_is_not_known() -> None:
     assert chosen_set(known, parse_skip("kl=0.005")) == known.grown[0]
 
 
+def test_a_model_that_can_spare_nothing_was_measured_all_the_same() -> None:
+    known = calibration(30, 3)
+    alone = tuple(replace(known.effects[0], skipped=frozenset({block}), kl=2.0) for block in range(60))
+    spares_nothing = replace(known, effects=alone, grown=())
+    assert chosen_set(spares_nothing, parse_skip("kl=0.05")) == frozenset()
+    assert chosen_set(replace(spares_nothing, effects=alone[1:]), parse_skip("kl=0.05")) is None
+
+
 def test_the_share_that_is_saved_is_of_the_bytes_that_a_pass_needs() -> None:
     placed = tiers(blocks(4, heads=1))
     layers = [block for block in placed.blocks if block.layer is not None]

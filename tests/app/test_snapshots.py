@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 import app.conversation as conversation
 import app.dialogs as dialogs
+import app.screens.chat as chat_screen
 import app.screens.conversation_actions as conversation_actions
 import app.screens.models as models_screen
 from app import locations
@@ -68,6 +69,7 @@ def app(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TiercelApp]:
         monkeypatch.setattr(module, "available_memory", lambda: 20_000_000_000, raising=False)
     monkeypatch.setattr(models_screen, "memory_for_model", lambda *_arguments: 17_000_000_000)
     monkeypatch.setattr(Input, "cursor_blink", False)
+    monkeypatch.setattr(chat_screen, "DRAFT_S", 600.0)  # what a message costs comes late
     settings = SettingsFile(locations.settings_file())
     settings.change(welcomed=True)
     settings.save()
@@ -96,6 +98,7 @@ async def _versions(driver: Driver) -> None:
     await driver.pilot.press("alt+up", "r")
     await driver.answered()
     driver.prompt.load_message("and why?", ())
+    await driver.settled(10)
 
 
 def _pressing(*keys: str, shows: str = "") -> Callable[[Driver], Awaitable[None]]:
@@ -126,6 +129,7 @@ SCREENS: dict[str, Callable[[Driver], Awaitable[None]]] = {
     "versions": _versions,
     "conversations": _pressing("f2"),
     "sampling": _pressing("ctrl+r", shows="temperature"),
+    "find": _commanding("/find blocks", "1/1"),
     "help": _pressing("f1", shows="Enter"),
     "models": _pressing("f3", shows="fits"),
     "history": _pressing("ctrl+f", shows="any time"),

@@ -73,8 +73,8 @@ async def test_a_long_reply_hides_nothing_while_it_grows(home: Path) -> None:
     paragraphs = [f"Paragraph {number}." for number in range(300)]
     async with running(size=(100, 30)) as driver:
         view = await _mount(driver)
-        for paragraph in paragraphs:
-            view.turn.text += paragraph + "\n\n"
+        for start in range(0, len(paragraphs), 3):
+            view.turn.text += "".join(f"{paragraph}\n\n" for paragraph in paragraphs[start : start + 3])
             view.grow("")
             await driver.pilot._wait_for_screen()
         await asyncio.sleep(LAYOUT_S)

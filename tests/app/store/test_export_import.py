@@ -19,6 +19,7 @@ from app.store.export import FORMATS, export_beside_others, export_file, format_
 from app.store.importers import read_conversations
 from app.store.rows import tree_of
 from app.store.trees import ImportFault
+from engine import DecodingOptions, GenerationStats, SkipEffect, parse_skip
 from tests.app.store.trees import conversations, facts
 
 ONCE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -45,6 +46,23 @@ def chat() -> Conversation:
     conversation.cut(reply)
     conversation.add("assistant", "Or so: <b>bold</b> & \x1b[2J").model = "SmolLM2"
     return conversation
+
+
+def test_files_for_people_say_that_a_reply_is_approximate(tmp_path: Path) -> None:
+    conversation = chat()
+    exact, approximate = tmp_path / "exact", tmp_path / "approximate"
+    effect = SkipEffect(frozenset({3, 5}), 0.04, 0.021, -0.004, 0.027, 0.93)
+    for folder in (exact, approximate):
+        folder.mkdir()
+        for kind in ("md", "html"):
+            export_file([conversation], folder / kind, kind)
+        reply = conversation.turns[-1]
+        reply.decoding = DecodingOptions(skip=parse_skip("kl=0.05"))
+        reply.stats = GenerationStats(skipped_blocks=2, skip_effect=effect)
+    words = " · approximate, +2.1 % perplexity [-0.4, +2.7]"
+    assert all("approximate" not in path.read_text("utf-8") for path in exact.iterdir())
+    assert words + "\n" in (approximate / "md").read_text("utf-8")
+    assert words + "</small>" in (approximate / "html").read_text("utf-8")
 
 
 # -- our own format
