@@ -61,7 +61,15 @@ from engine.measuring.matrix_case import Case, CaseResult, MatrixTask, pareto_fr
 from engine.measuring.setting import Setting, parse_setting
 from engine.overflow import prompt_room
 from engine.skipping.calibrated import Calibration, SkipEffect
-from engine.skipping.skip_choice import DEFAULT_COSINE, DEFAULT_KL, SkipChoice, SkipRule, SkipSet, parse_skip
+from engine.skipping.skip_choice import (
+    DEFAULT_COSINE,
+    DEFAULT_KL,
+    MOST_KL,
+    SkipChoice,
+    SkipRule,
+    SkipSet,
+    parse_skip,
+)
 from engine.tiers.budget import Budget, parse_budget
 from engine.tiers.wishes import PlaceRule, parse_place
 
@@ -150,6 +158,7 @@ __all__ = [
     "DEFAULT_COSINE",
     "DEFAULT_KL",
     "MOST_DRAFTS",
+    "MOST_KL",
     "BlockPlace",
     "Budget",
     "BudgetError",

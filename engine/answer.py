@@ -80,6 +80,7 @@ def answer(loaded: LoadedModel, reply: Reply, asked_at: float, on_step: Callable
             chunk=loaded.chunk,
             cancel=reply.cancel_token,
             on_prefill=writer.prefilled,
+            on_recompute=writer.recomputed,
             ways=way,
             speculation=speculation,
         )
@@ -109,9 +110,9 @@ class _Drawing:
             self.sampler.params = self._reply.take_sampling()
         return self.sampler(logits, history)
 
-    def guess(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
-        """See `Draw.guess`."""
-        return self.sampler.guess(logits, history, ahead)
+    def peek(self, logits: Logits, history: Sequence[int], ahead: int) -> int:
+        """See `Draw.peek`."""
+        return self.sampler.peek(logits, history, ahead)
 
 
 class _Writer:
@@ -170,17 +171,23 @@ class _Writer:
         self._reply.update(ReplyStatus.PREFILL, self._stats)
         self._on_step()
 
+    def recomputed(self, n_done: int, n_all: int) -> None:
+        """Note how far computing again is, which the rest of the reply waits for."""
+        self._stats = replace(self._stats, recomputed_share=n_done / n_all)
+        self._reply.update(ReplyStatus.RECOMPUTE, self._stats)
+        self._on_step()
+
     def write(self, token_ids: Generator[Drawn, None, FinishReason]) -> FinishReason:
         """Write ids until they end or their text meets a stop string."""
         while not self._stops.met:
             try:
-                token_id = next(token_ids).token_id
+                token = next(token_ids)
             except StopIteration as end:
                 reason: FinishReason = end.value
                 return reason
             self._count_token()
-            text = self._stops.push(self._detokenizer.push(token_id))
-            self._reply.append(text, [token_id], self._stats)
+            text = self._stops.push(self._detokenizer.push(token.token_id))
+            self._reply.append(text, [token.token_id], self._stats, from_draft=token.from_draft)
             self._on_step()
         return FinishReason.STOP
 

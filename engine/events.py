@@ -38,6 +38,8 @@ class ReplyStatus(StrEnum):
     CALIBRATE = "calibrate"
     """What leaving blocks out would do is being measured, since the reply is to do so."""
     PREFILL = "prefill"
+    RECOMPUTE = "recompute"
+    """Ids are computed again in the middle of the reply: other blocks are left out than when they were."""
     DECODE = "decode"
     DONE = "done"
 
@@ -83,13 +85,15 @@ class GenerationStats:
     """Layer blocks left out of every pass now."""
     skip_effect: SkipEffect | None = None
     """What leaving them out does; None where nothing is left out, or nothing was measured."""
+    recomputed_share: float = 0.0
+    """How far computing ids again is, 0 to 1, while the reply waits for it."""
     recomputed_tokens: int = 0
     """Ids computed again because other blocks are left out now than when they were computed."""
     plain_step_s: float = 0.0
     """A decode step without drafts and with all blocks, as measured in this conversation; 0 before any."""
 
     @property
-    def acceptance(self) -> float:
+    def acceptance_rate(self) -> float:
         """Share of the proposed ids that were taken; 0 before any."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
@@ -135,6 +139,8 @@ class Reply:
         self.decoding_refusal = ""
         """Why what `change_decoding` asked for last is not in effect; empty where it is, or waits."""
         self.token_ids: list[int] = []
+        self.from_draft: list[bool] = []
+        """Of each of them, whether it had been proposed before it was drawn."""
         self._parts: list[str] = []
         self._condition = threading.Condition()
         self.cancel_token = CancelToken()
@@ -215,10 +221,13 @@ class Reply:
             self.status, self.stats = status, stats
             self._condition.notify_all()
 
-    def append(self, text: str, token_ids: list[int], stats: GenerationStats) -> None:
-        """Add newly drawn ids and the text they complete (may be empty)."""
+    def append(
+        self, text: str, token_ids: list[int], stats: GenerationStats, *, from_draft: bool = False
+    ) -> None:
+        """Add newly drawn ids, all of them drafts or none, and the text they complete (may be empty)."""
         with self._condition:
             self.token_ids.extend(token_ids)
+            self.from_draft.extend([from_draft] * len(token_ids))
             if text:
                 self._parts.append(text)
             self.status, self.stats = ReplyStatus.DECODE, stats

@@ -91,7 +91,8 @@ class Forecast:
         n_cpu_layers = len(self.gpu.plan.cpu_attention)
         if not self.host.ram_bytes and not n_cpu_layers:
             return 0
-        return self.host.ram_bytes + self.room.scratch + n_cpu_layers * self.gpu.sizes.host_kv_layer_bytes
+        beside = self.gpu.sizes.host_bytes(self.gpu.plan.chunk, n_cpu_layers)
+        return self.host.ram_bytes + self.room.scratch + beside
 
     @property
     def vram_bytes(self) -> int:

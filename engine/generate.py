@@ -52,18 +52,25 @@ def recompute(
     *,
     chunk: int,
     cancel: CancelToken,
+    on_progress: Callable[[int, int], None],
 ) -> int:
     """Run those of the ids that the session lacks, or has of passes that do not serve -> how many.
 
-    What it has of them is their beginning. Raises CancelledError as `prefill`.
+    What it has of them is their beginning. Calls on_progress with the number of ids done, and that of all
+    there are to do, at the beginning and after each chunk; not where there are none. Raises CancelledError as
+    `prefill`.
     """
     session.cut(session.serving(skip))
     start = len(session.ids)
+    total = len(token_ids) - start
+    if total > 0:
+        on_progress(0, total)
     for first in range(start, len(token_ids), chunk):
         part = token_ids[first : first + chunk]
         model.hidden(part, first, session.kv, cancel, skip)
         session.extend(part, skip)
-    return len(token_ids) - start
+        on_progress(len(session.ids) - start, total)
+    return total
 
 
 def decode_step(
@@ -114,14 +121,16 @@ def generate(
     chunk: int,
     cancel: CancelToken,
     on_prefill: Callable[[int], None],
+    on_recompute: Callable[[int, int], None] = lambda n_done, n_all: None,
     ways: Callable[[], Way] = plainly,
     speculation: Speculation | None = None,
 ) -> Generator[Drawn, None, FinishReason]:
     """Yield the ids of a reply to what the session holds and token_ids together, the stop id not included.
 
     `ways` is asked before each pass how to compute it; what the session lacks by then, or has of passes that
-    left other blocks out, is computed again. The generator's value is why it ended. Raises ContextError when
-    the prompt leaves no room, CancelledError when it is told to stop.
+    left other blocks out, is computed again, of which `on_recompute` is told as by `recompute`. The
+    generator's value is why it ended. Raises ContextError when the prompt leaves no room, CancelledError when
+    it is told to stop.
     """
     speculation = speculation or Speculation(StepCosts())
     ids = [*session.ids, *token_ids]
@@ -149,7 +158,13 @@ def generate(
         if left:
             way = ways()
             speculation.recomputed += recompute(
-                model, session, ids[:-1], way.skip, chunk=chunk, cancel=cancel
+                model,
+                session,
+                ids[:-1],
+                way.skip,
+                chunk=chunk,
+                cancel=cancel,
+                on_progress=on_recompute,
             )
             drafts = speculation.draft(way, ids, min(left, chunk) - 1, draw, cancel)
             if drafts:
