@@ -16,7 +16,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: \([0-9]*\).*/\1/p')
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,cuda13))
 
-.PHONY: chat setup test test-models gpu-test nvrtc-all clean
+.PHONY: chat setup test check pytest bytecode test-models gpu-test nvrtc-all clean
 .DEFAULT_GOAL := chat
 
 chat: setup
@@ -30,29 +30,43 @@ $(VENV)/bin/python:
 	@echo "making the environment in $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt $(SOURCES)
-	@echo "installing Tiercel$(if $(EXTRA), with $(EXTRA))"
-	@$(PIP) install -c constraints.txt setuptools
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.$(if $(EXTRA),[$(EXTRA)])'
-	@$(BIN)/python -c 'import kernels._cpu' 2>/dev/null || echo "tiercel: warning: the C kernels were not built, so NumPy computes, many times slower: install a C compiler (gcc or clang), then: touch pyproject.toml && make setup"
-	@touch $@
-
-$(VENV)/.dev: $(VENV)/.ready
-	@echo "installing the tools for tests"
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev$(if $(EXTRA),$(comma)$(EXTRA))]'
-	@touch $@
+# With $(1) extras. The tools for tests come in the same go: each installing builds the C kernels anew.
+define install
+@$(PIP) install -c constraints.txt setuptools
+@$(PIP) install -c constraints.txt --no-build-isolation -e '.$(if $(strip $(1)),[$(strip $(1))])'
+@$(BIN)/python -c 'import kernels._cpu' 2>/dev/null || echo "tiercel: warning: the C kernels were not built, so NumPy computes, many times slower: install a C compiler (gcc or clang), then: touch pyproject.toml && make setup"
+endef
 
 comma := ,
 
-# Three processes also on two cores: many tests wait for clocks and terminals.
-test: $(VENV)/.dev
+$(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt $(SOURCES)
+	@echo "installing Tiercel$(if $(EXTRA), with $(EXTRA))"
+	$(call install,$(EXTRA))
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt $(SOURCES)
+	@echo "installing Tiercel and the tools for tests$(if $(EXTRA), with $(EXTRA))"
+	$(call install,dev$(if $(EXTRA),$(comma)$(EXTRA)))
+	@touch $(VENV)/.ready $@
+
+test: check pytest
+
+check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 3
+
+# Three processes also on two cores: many tests wait for clocks and terminals. Modules stay together as long as
+# they can, for what their tests share. Byte code is kept: many tests start Python again.
+pytest: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
+
+# What Python makes of the tests, before three processes make the same of them at once.
+bytecode: $(VENV)/.dev
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq > /dev/null
 
 # Two small real models for the tests marked `model`; without them those tests skip and say so.
-test-models: setup
+test-models: $(VENV)/.dev
 	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull smollm2
 	TIERCEL_MODELS=.cache/models $(BIN)/tiercel pull gemma3-270m
 

@@ -20,11 +20,12 @@ sys.path.insert(0, str(REPO))
 
 from app.app import TiercelApp  # noqa: E402
 from app.models import resolve_model  # noqa: E402
+from app.models.options import Chosen  # noqa: E402
 from app.screens.chat import ChatScreen  # noqa: E402
 from app.widgets.prompt import Prompt  # noqa: E402
 from engine import Engine, EngineState, parse_budget  # noqa: E402
 
-BUDGET = parse_budget("240M")
+CHOSEN = Chosen(ram_budget=parse_budget("320M"))
 SETTINGS = """\
 welcomed = true
 language = "en"
@@ -41,12 +42,16 @@ QUESTION = (
     "Write a short Python class for a bird with a name and a speed, show how to use it, and explain it step "
     "by step."
 )
+LONGEST_S = 120.0
+"""For one picture."""
 PICTURES = {"screenshot.svg": ((120, 40), 420), "screenshot-80x24.svg": ((80, 24), 330)}
 """Size, and how many characters the reply has when the picture is taken."""
 
 
 async def _until_idle(chat: ChatScreen) -> None:
     while chat.bridge.busy or chat.bridge.snapshot.state is not EngineState.READY:
+        if chat.bridge.snapshot.state is EngineState.FAILED:
+            raise RuntimeError(chat.bridge.snapshot.error)
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)  # the last frame
 
@@ -59,9 +64,10 @@ async def _until_long(chat: ChatScreen, characters: int) -> None:
 
 
 async def _record(model: Path, size: tuple[int, int], characters: int) -> str:
-    app = TiercelApp(Engine, model, BUDGET)
+    app = TiercelApp(Engine, model, CHOSEN)
     try:
-        async with app.run_test(size=size) as pilot:
+        # An application that has failed stands still; what has failed is raised when it is left.
+        async with app.run_test(size=size) as pilot, asyncio.timeout(LONGEST_S):
             chat = app.screen
             assert isinstance(chat, ChatScreen)
             prompt = chat.query_one(Prompt)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
+
+# Before NumPy is there: its threads wait by spinning, which several processes of tests on few cores pay for.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
@@ -13,6 +17,13 @@ from kernels.cuda.devices import NoDevice
 # Every run draws other examples; HYPOTHESIS_PROFILE=default takes four times as many at once.
 settings.register_profile("short", max_examples=25)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are not looked at again by each full collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
 
 REPO = Path(__file__).resolve().parent.parent
 

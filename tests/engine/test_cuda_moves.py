@@ -197,10 +197,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr("engine.tiers.gpu_tiers.VramPressure", lambda read: Pressure(world))
     real = os.preadv
 
-    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+    def preadv(descriptor: int, buffers: Sequence[memoryview], position: int, flags: int = 0) -> int:
         if world.disk_fails():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(descriptor, buffers, position)
+        return real(descriptor, buffers, position, flags)
 
     monkeypatch.setattr("engine.tiers.direct_io.os.preadv", preadv)
     return world
@@ -213,6 +213,20 @@ def pass_of(
     prompt = model.logits(model.hidden(IDS[:n_tokens], 0, kv, cancel, skip), cancel)
     step = model.logits(model.hidden(IDS[n_tokens : n_tokens + 1], n_tokens, kv, cancel, skip), cancel)
     return prompt, step
+
+
+def test_a_plan_of_last_resort_counts_what_blocks_leave_and_slots_take(resident: Resident) -> None:
+    device: Any = EmulatedDevice()
+    with opened_on(device, resident.path, chunk=CHUNK) as model:
+        tiers: Any = model.backend.tiers
+        where, moves = tiers.where, tiers._moves
+        last = moves._last_blocks(1)
+        plan = moves._outside(last)
+        left = sum(where.blocks[index].n_bytes for index in last)
+        assert left > 0
+        assert plan.ring_bytes > 0
+        assert plan.vram == where.plan.vram - last
+        assert plan.vram_bytes == where.plan.vram_bytes - left + plan.ring_bytes
 
 
 class Driver:

@@ -75,11 +75,15 @@ def test_a_reply_is_the_same_whoever_drafts(
     assert drafted.text == plain.text
     stats = drafted.stats
     assert 0 <= stats.accepted_tokens <= stats.drafted_tokens
+    assert len(drafted.from_draft) == len(drafted.token_ids)
+    n_stop_ids = int(drafted.finish_reason is FinishReason.STOP)  # which may be a draft, and is not told
+    assert stats.accepted_tokens - sum(drafted.from_draft) in (0, n_stop_ids)
+    assert not any(plain.from_draft)
     assert stats.skipped_blocks == 0
     assert stats.skip_effect is None
     if kind is DraftKind.MODEL and k and drafted.finish_reason is FinishReason.LENGTH:
         # It is the model itself.
-        assert stats.acceptance == 1
+        assert stats.acceptance_rate == 1
         assert stats.drafts_at_once > 0
         assert stats.speed_up > 0
 
@@ -143,8 +147,13 @@ def test_options_may_change_in_the_middle_of_a_reply(loaded: LoadedModel) -> Non
             reply.change_decoding(skipping)
         if len(reply.token_ids) == 12:
             reply.change_decoding(DecodingOptions())
+        if reply.status is ReplyStatus.RECOMPUTE:
+            shares.append(reply.stats.recomputed_share)
 
+    shares: list[float] = []
     answer(loaded, reply, perf_counter(), change)
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert shares == sorted(shares)
     assert [options for _, options in reply.decoding_changes] == [skipping, DecodingOptions()]
     assert reply.decoding_changes[0][0] in range(6, 10)
     # For the first change all serves; for the second nothing that was computed since.

@@ -110,7 +110,10 @@ def test_what_a_gpu_does_not_hold_is_in_memory_and_counted(path: Path) -> None:
     found = planned(path, vram_budget=short_of(whole, 0.5))
     assert found.gpu is not None
     assert found.gpu.plan.vram_bytes <= found.gpu.budget == short_of(whole, 0.5).n_bytes
-    assert found.ram_bytes == found.host.ram_bytes + found.room.scratch > found.room.scratch
+    beside = found.gpu.sizes.host_bytes(found.gpu.plan.chunk, 0)
+    assert found.ram_bytes == found.host.ram_bytes + found.room.scratch + beside
+    assert found.host.ram_bytes > 0
+    assert beside > 4 * found.config.hidden_size * found.gpu.plan.chunk, "slots that blocks pass through"
     apart = {block.index for block in found.blocks} - found.gpu.plan.vram
     assert apart and apart <= found.host.resident
     assert found.kv_bytes == whole.kv_bytes

@@ -214,6 +214,32 @@ def test_rates_are_measured_for_what_is_streamed_and_kept(
     assert snapshot(ram_budget=budget).disk_rate == streamed.disk_rate
 
 
+def test_what_the_disk_gave_while_it_was_streamed_from_is_known_to_the_next_load(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_LEAST_BYTES", 2 << 20)
+    monkeypatch.setattr(probe, "_LEAST_FILE", 0)
+    monkeypatch.setattr(probe, "cache_bytes", lambda: 0)
+    monkeypatch.setattr(probe, "probe_disk", lambda path, cancel: 1e15)
+    monkeypatch.setattr("engine.tiers.disk_pace._LEAST_BYTES", 1)
+    budget = Budget(memory_beside_weights(deep, 64) + least_for_weights(deep))
+    options = {"context": 64, "rates_file": tmp_path / "rates.json", "threads": 1, "ram_budget": budget}
+    loaded = load(deep, **options)
+    for position in range(2):
+        loaded.model.hidden([5], position, loaded.session.kv, CancelToken())
+    tiers = loaded.backend.tiers
+    assert tiers is not None
+    rate = tiers.learnt_disk_rate
+    assert rate is not None
+    assert rate < 1e14
+    loaded.close()
+    again = load(deep, **options)
+    assert again.backend.tiers is not None
+    assert again.backend.tiers.snapshot().disk_rate == rate
+    assert again.backend.tiers.learnt_disk_rate is None
+    again.close()
+
+
 def test_a_disk_that_cannot_be_read_directly_is_named_in_a_notice(
     deep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,37 +225,37 @@ def test_a_fresh_seed_is_reported() -> None:
 
 
 @pytest.mark.parametrize("params", [SamplingParams(seed=3), SamplingParams(temperature=0)])
-def test_a_guess_is_the_id_that_is_drawn_from_the_same_logits(params: SamplingParams) -> None:
+def test_a_peek_gives_the_id_that_is_drawn_from_the_same_logits(params: SamplingParams) -> None:
     sampler, plain = Sampler(params), Sampler(params)
     rows = [logits(seed=seed) for seed in range(8)]
     expected = [plain(row, []) for row in rows]
-    guessed = [sampler.guess(row, [], ahead) for ahead, row in enumerate(rows[:5])]
-    assert guessed == expected[:5]
-    assert [sampler.guess(rows[2], [], 2), sampler.guess(rows[7], [], 7)] == [expected[2], expected[7]]
+    peeked = [sampler.peek(row, [], ahead) for ahead, row in enumerate(rows[:5])]
+    assert peeked == expected[:5]
+    assert [sampler.peek(rows[2], [], 2), sampler.peek(rows[7], [], 7)] == [expected[2], expected[7]]
     assert [sampler(row, []) for row in rows] == expected
 
 
-def test_draws_after_guesses_are_those_without_them() -> None:
+def test_draws_after_peeks_are_those_without_them() -> None:
     params = SamplingParams(seed=4, temperature=1.5)
     sampler, plain = Sampler(params), Sampler(params)
     row = logits(seed=1)
-    for n_guesses in (0, 3, 1, 0, 6, 2, 0):
-        for ahead in range(n_guesses):
-            sampler.guess(logits(seed=ahead), [1, 2], ahead)
+    for n_peeks in (0, 3, 1, 0, 6, 2, 0):
+        for ahead in range(n_peeks):
+            sampler.peek(logits(seed=ahead), [1, 2], ahead)
         assert sampler(row, []) == plain(row, [])
 
 
-def test_a_guess_sees_the_penalties_of_its_history() -> None:
+def test_a_peek_sees_the_penalties_of_its_history() -> None:
     params = SamplingParams(temperature=0, presence_penalty=100.0)
     row = logits()
-    best = Sampler(params).guess(row, [], 0)
-    assert Sampler(params).guess(row, [best], 0) != best
+    best = Sampler(params).peek(row, [], 0)
+    assert Sampler(params).peek(row, [best], 0) != best
 
 
-def test_a_guess_may_be_made_where_the_logits_are() -> None:
+def test_a_peek_may_be_made_where_the_logits_are() -> None:
     away = AwayLogits(42)
     sampler = Sampler(SamplingParams(seed=5))
-    assert sampler.guess(away, [], 1) == 42
+    assert sampler.peek(away, [], 1) == 42
     drawn = AwayLogits(None)
     sampler(drawn, []), sampler(drawn, [])
     assert drawn.requests[1].uniform == away.requests[0].uniform
