@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--ram-budget", type=parse_budget)
     parser.add_argument("--only", action="append", choices=["thresholds", "shares"])
-    parser.add_argument("--repetitions", type=int, default=5, help="of the shares")
+    parser.add_argument("--repetitions", type=int, default=21, help="of the shares")
     parser.add_argument("--busy", action="store_true", help="one thread, and its time of the processor")
     args = parser.parse_args()
     only, clock = args.only or ["thresholds", "shares"], process_time if args.busy else perf_counter

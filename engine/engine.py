@@ -31,7 +31,7 @@ from engine.events import (
     Tier,
     TierSnapshot,
 )
-from engine.machine import physical_cores
+from engine.machine import let_others_go_first, physical_cores
 from engine.tiers.budget import Budget
 from kernels import errors as kernel_errors
 
@@ -74,8 +74,13 @@ class _Change:
 class Engine:
     """One model at a time, one reply at a time, in the order of the calls."""
 
-    def __init__(self) -> None:
-        """Start the thread; nothing is loaded."""
+    def __init__(self, niceness: int = 0) -> None:
+        """Start the thread; nothing is loaded.
+
+        `niceness` is how much less urgent than the caller's thread are the engine's where cores are
+        short, those that compute and read among them.
+        """
+        self._niceness = niceness
         self._commands: deque[_Load | _Unload | _Ask] = deque()
         self._condition = threading.Condition()
         self._snapshot = EngineSnapshot()
@@ -192,6 +197,7 @@ class Engine:
     # -- the thread
 
     def _run(self) -> None:
+        let_others_go_first(self._niceness)
         self._publish(cores=physical_cores())
         while (command := self._next_command()) is not None:
             try:

@@ -8,12 +8,24 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def let_others_go_first(niceness: int) -> None:
+    """Make the calling thread, and those that it starts from now on, less urgent by `niceness` than it is.
+
+    Only on Linux, where each thread has a niceness of its own (sched(7)); elsewhere that is the process's.
+    """
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + niceness))
 
 
 def available_memory() -> int:

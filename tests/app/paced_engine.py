@@ -188,7 +188,7 @@ if __name__ == "__main__":
     material, report = sys.argv[1:3]
     between = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     engine = PacedEngine(material, between)
-    application.Engine = lambda: engine  # type: ignore[assignment, misc]
+    application.Engine = lambda niceness: engine  # type: ignore[assignment, misc]
     if between:
         application.TiercelApp = WatchedApp  # type: ignore[misc]
     code = application.main(Path("/models/paced.gguf"))

@@ -49,7 +49,7 @@ from tests.fakes import FakeEngine, Script
 EVIL = {EVIL!r}
 reply = EVIL + " THE-END\\n\\n```\\n" + EVIL + "\\n```\\n"
 script = Script(replies=(reply,), model_name="model" + EVIL, notices=(EVIL,))
-application.Engine = lambda: FakeEngine(script)
+application.Engine = lambda niceness: FakeEngine(script)
 signals.GRACE_S = 1.0
 def crash(self):
     raise RuntimeError("on purpose")
@@ -78,7 +78,7 @@ class Clock(FakeEngine):
             os.write(said, text.encode())
             reply.append(text, [count], reply.stats)
 
-application.Engine = lambda: Clock(Script())
+application.Engine = lambda niceness: Clock(Script())
 raise SystemExit(application.main(Path("/m/fake.gguf")))
 """
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -464,3 +467,15 @@ def test_a_choice_that_cannot_be_had_ends_the_reply_in_a_line(engine: Engine, ch
     assert reply.finish_reason is FinishReason.ERROR
     assert "blk.99" in str(reply.error)
     assert wait(engine.ask(Request(messages=user("hello"), max_tokens=2))).error is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no niceness of its own here")
+def test_threads_of_the_engine_are_less_urgent_than_its_callers_when_asked(chat_model: Path) -> None:
+    before = {task.name for task in Path("/proc/self/task").iterdir()}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with closing(Engine(niceness=3)) as engine:
+        engine.load(LoadOptions(chat_model, context=64, threads=1))
+        wait(engine.ask(Request(user("Hi"), sampling=GREEDY, max_tokens=2)))
+        new = {task.name for task in Path("/proc/self/task").iterdir()} - before
+        assert {os.getpriority(os.PRIO_PROCESS, int(task)) for task in new} == {min(19, own + 3)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
