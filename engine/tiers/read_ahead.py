@@ -49,10 +49,11 @@ class ReadAhead:
         """Bytes that may still be read ahead."""
         self._closed = False
         self._lock = threading.Condition()
-        self._nowhere = memoryview(bytearray(STEP_BYTES))
-        """All threads read to here, and nobody looks at it: what counts is that the system has read."""
+        # All threads read to here, and nobody looks at it: what counts is that the system has read. It goes
+        # with the last of them, long before the model does.
+        nowhere = memoryview(bytearray(STEP_BYTES))
         self._threads = [
-            threading.Thread(target=self._read, name=f"ahead {number}", daemon=True)
+            threading.Thread(target=self._read, args=(nowhere,), name=f"ahead {number}", daemon=True)
             for number in range(_READERS)
         ]
         for thread in self._threads:
@@ -79,14 +80,14 @@ class ReadAhead:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._files.close()
 
-    def _read(self) -> None:
+    def _read(self, nowhere: memoryview) -> None:
         while (step := self._next()) is not None:
             _, part, offset, n_bytes = step
             if self._files.cached(part, offset, n_bytes):
                 self.taken(n_bytes)
                 continue
             try:
-                self._files.fill(part, offset, self._nowhere[:n_bytes])
+                self._files.fill(part, offset, nowhere[:n_bytes])
             except StreamError:
                 return
 
