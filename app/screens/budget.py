@@ -91,6 +91,10 @@ class BudgetScreen(Dialog[None]):
         self._computing = await in_thread(lambda: computing_bytes(snapshot))
         self._seen = -1
         self._refresh()
+        if (
+            slider := self._slider
+        ) is not None:  # where there are few rows, what is told now may push it away
+            self.call_after_refresh(slider.scroll_visible, animate=False)
 
     def action_leave(self) -> None:
         """Forget what is being typed, or close."""
