@@ -81,7 +81,8 @@ class BudgetScreen(Dialog[None]):
         """Show the state, and keep up with it."""
         self._refresh()
         shown = self._first if self._first in self._ranges else next(iter(self._ranges), self._first)
-        self.query_one(f"#{shown}").focus()
+        self.query_one(f"#{shown}").focus(scroll_visible=False)
+        self.watch(self.query_one("#budget-panel"), "virtual_size", self._keep_in_view)
         self.set_interval(_POLL_S, self._refresh)
         self.run_worker(self._find_computing())
 
@@ -91,10 +92,6 @@ class BudgetScreen(Dialog[None]):
         self._computing = await in_thread(lambda: computing_bytes(snapshot))
         self._seen = -1
         self._refresh()
-        if (
-            slider := self._slider
-        ) is not None:  # where there are few rows, what is told now may push it away
-            self.call_after_refresh(slider.scroll_visible, animate=False)
 
     def action_leave(self) -> None:
         """Forget what is being typed, or close."""
@@ -114,8 +111,7 @@ class BudgetScreen(Dialog[None]):
         present = self._slider
         for slider in self.query(BudgetSlider):
             if slider.display and slider is not present:
-                slider.focus(scroll_visible=False)  # what is told of it changes the layout first
-                self.call_after_refresh(slider.scroll_visible, animate=False)
+                slider.focus(scroll_visible=False)
 
     @property
     def _slider(self) -> BudgetSlider | None:
@@ -133,6 +129,15 @@ class BudgetScreen(Dialog[None]):
     def on_descendant_focus(self) -> None:
         """Say what the other budget would bring."""
         self._tell()
+        self._keep_in_view()
+
+    def _keep_in_view(self) -> None:
+        """Scroll to what the keys move: where there are few rows, what is told of it pushes it away.
+
+        At once: a scroll of some frames would undo the one that the next key asks for.
+        """
+        if (slider := self._slider) is not None:
+            self.call_after_refresh(slider.scroll_visible, animate=False)
 
     def _ask(self, memory: BudgetOf, budget: Budget | None) -> None:
         self._asked[memory], self._seen = budget, -1
@@ -166,7 +171,7 @@ class BudgetScreen(Dialog[None]):
                 label = _NAMES[memory] if found["vram_budget"] is not None else ""
                 slider.show(budgets, pending=memory in self._asked, label=label)
         if self._slider is None and self._ranges and self.focused is not None:  # it has gone
-            self.query_one(f"#{next(iter(self._ranges))}").focus()
+            self.query_one(f"#{next(iter(self._ranges))}").focus(scroll_visible=False)
         self.query_one("#budget-model", Static).update(_about(snapshot, self._ranges))
         keys = _("←→ move · type 8G, 50% · Enter apply · d default · Esc back")
         if len(self._ranges) > 1:

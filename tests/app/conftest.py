@@ -35,6 +35,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TIERCEL_HOME", str(tmp_path / "tiercel"))
-    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     return tmp_path
