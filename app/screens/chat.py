@@ -87,6 +87,13 @@ class ChatScreen(ComparingActions):
 
     def compose(self) -> ComposeResult:
         """Build the panes."""
+        # Textual finds these once it has laid the screen out, which would be done twice then.
+        for cells, breakpoints in (
+            (self.app.size.width, self.app.HORIZONTAL_BREAKPOINTS),
+            (self.app.size.height, self.app.VERTICAL_BREAKPOINTS),
+        ):
+            self.add_class(*[name for least, name in breakpoints or () if least <= cells][-1:])
+        self.add_class(f"-tiers-{self.settings.tiers}")
         yield TopBar()
         with Horizontal(id="columns"):
             yield Sidebar()

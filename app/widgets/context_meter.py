@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from textual.content import Content
-from textual.widget import Widget
 
 from app.context_use import ContextUse
 from app.i18n import _
+from app.widgets.still import Still
 from engine import Overflow
 
 
@@ -99,7 +99,7 @@ def _style(use: ContextUse) -> str:
     return "$error" if use.share >= 0.95 else "$warning" if use.share >= 0.8 else ""
 
 
-class ContextMeter(Widget):
+class ContextMeter(Still):
     """The meter of the sidebar: heading, bar, legend, and what happens when it is full."""
 
     DEFAULT_CSS = """

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from textual.content import Content
+from textual.geometry import Size
 from textual.visual import VisualType
-from textual.widget import Widget
 
 from app.i18n import _
 from app.live_reply import in_our_words
 from app.sanitize import sanitize_line
 from app.tiers.report import TierReport
 from app.tiers.words import clock
+from app.widgets.still import Still
 from engine import TierEvent, TierEventKind
 
 
-class EventLog(Widget):
+class EventLog(Still):
     """Events, the newest first; those that no longer fit below are the oldest."""
 
     DEFAULT_CSS = """
@@ -33,16 +34,22 @@ class EventLog(Widget):
         """Show the events of a report."""
         if (report.events, report.events_dropped) != (self._events, self._dropped):
             self._events, self._dropped = report.events, report.events_dropped
-            self.refresh(layout=True)
+            self.refresh(layout=self.has_class("-all"))
 
     def filter(self, only: TierEventKind | None) -> None:
         """Show only events of one kind, or all."""
         self._only = only
         self.refresh(layout=True)
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many lines as the events take."""
+        return self._words(width).plain.count("\n") + 1
+
     def render(self) -> VisualType:
         """Draw the lines."""
-        width = self.content_size.width
+        return self._words(self.content_size.width)
+
+    def _words(self, width: int) -> Content:
         shown = (event for event in reversed(self._events) if self._only in (None, event.kind))
         lines = [_line(event, width) for event in shown]
         if not lines:

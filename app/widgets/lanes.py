@@ -9,7 +9,6 @@ from __future__ import annotations
 from textual.content import Content
 from textual.geometry import Size
 from textual.visual import VisualType
-from textual.widget import Widget
 
 from app.i18n import _
 from app.tiers.history import sparkline
@@ -25,12 +24,13 @@ from app.tiers.words import (
     speed_words,
     waiting_words,
 )
+from app.widgets.still import Still
 from engine import Executor
 
 _LABEL = 10
 
 
-class Lanes(Widget):
+class Lanes(Still):
     """The lanes, and below them what a pass waits for and what limits the speed, in words."""
 
     DEFAULT_CSS = """

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from app.conversation import Conversation
 from app.i18n import _
@@ -19,6 +19,7 @@ from app.sanitize import sanitize_line
 from app.widgets.context_meter import ContextMeter
 from app.widgets.conversation_list import ConversationList
 from app.widgets.meters import parameters, size
+from app.widgets.still import Words
 from app.widgets.switches import Switch, Switches
 from engine import EngineSnapshot, SamplingParams
 
@@ -30,19 +31,19 @@ class Sidebar(Vertical):
         """Build the pane."""
         yield Input(placeholder=_("Search"), compact=True, id="search")
         yield ConversationList()
-        yield Static(id="model-card", classes="card")
+        yield Words(id="model-card", classes="card")
         meter = ContextMeter()
         meter.add_class("card")
         yield meter
-        yield Static(id="sampling-card", classes="card")
+        yield Words(id="sampling-card", classes="card")
         switches = Switches()
         switches.add_class("card")
         yield switches
 
     def show(self, snapshot: EngineSnapshot, conversation: Conversation, sampling: SamplingParams) -> None:
         """Show what is loaded, how it runs, and how the conversation is led."""
-        self.query_one("#model-card", Static).update(_model(snapshot))
-        self.query_one("#sampling-card", Static).update(_sampling(conversation, sampling))
+        self.query_one("#model-card", Words).update(_model(snapshot))
+        self.query_one("#sampling-card", Words).update(_sampling(conversation, sampling))
 
     def show_switches(self, switches: Sequence[Switch]) -> None:
         """Show what is on, and what has come of it."""

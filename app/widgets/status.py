@@ -12,8 +12,6 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.style import Style
 from textual.visual import VisualType
-from textual.widget import Widget
-from textual.widgets import Static
 
 from app.actions import ACTIONS, Action
 from app.context_use import ContextUse
@@ -25,6 +23,7 @@ from app.sanitize import sanitize_line
 from app.tiers.words import settling_words
 from app.widgets.context_meter import context_line
 from app.widgets.meters import bar, model_line
+from app.widgets.still import Still, Words
 from app.widgets.tab_bar import TabBar
 from engine import EngineSnapshot, EngineState, Reply, ReplyStatus
 
@@ -45,16 +44,16 @@ class TopBar(Horizontal):
     def compose(self) -> ComposeResult:
         """Build the line."""
         yield TabBar()
-        yield Static(id="model-line")
+        yield Words(id="model-line")
 
     def show(self, snapshot: EngineSnapshot) -> None:
         """Show which model is loaded."""
         model = snapshot.model
         words = model_line(model) if model is not None else _("no model")
-        self.query_one("#model-line", Static).update(Content(words))
+        self.query_one("#model-line", Words).update(Content(words))
 
 
-class StatusBar(Widget):
+class StatusBar(Still):
     """What the engine does, how fast, and how full the context is."""
 
     def __init__(self) -> None:
@@ -150,7 +149,7 @@ def _settling(snapshot: EngineSnapshot) -> str:
     return settling_words(settled=settled, progress=snapshot.load_progress)
 
 
-class NoticeBar(Widget):
+class NoticeBar(Still):
     """The one thing a person should know now; the most urgent kind wins. Hidden while there is none."""
 
     KINDS: Final = ("error", "hint", "store", "engine", "settings")
@@ -190,7 +189,7 @@ class NoticeBar(Widget):
         return next((kind for kind in self.KINDS if self._texts.get(kind)), "")
 
 
-class KeyBar(Widget):
+class KeyBar(Still):
     """The most used keys; a click on one does what the key does."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 from textual.content import Content
 from textual.geometry import Size
 from textual.visual import VisualType
-from textual.widget import Widget
 
 from app.i18n import _
+from app.widgets.still import Still
 
 _INDENT: Final = 4
 _GAP: Final = 2
@@ -62,7 +62,7 @@ def switch_lines(switch: Switch, width: int) -> list[Content]:
     return [line, *(Content.assemble(" " * _INDENT, part) for part in below)]
 
 
-class Switches(Widget):
+class Switches(Still):
     """A line or more for each switch."""
 
     DEFAULT_CSS = """
@@ -96,7 +96,7 @@ class Switches(Widget):
         return [Content.styled(_("SWITCHES"), "$muted"), *lines]
 
 
-class SwitchLine(Widget):
+class SwitchLine(Still):
     """What is on, in a line or two: with its notes as far as there is room. Hidden where nothing is on."""
 
     DEFAULT_CSS = """

@@ -10,10 +10,10 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 from textual.visual import VisualType
-from textual.widget import Widget
 
 from app.i18n import _
 from app.sanitize import sanitize_line
+from app.widgets.still import Still
 
 _LEAST: Final = 6
 """Cells of a title below which it says nothing any more."""
@@ -30,7 +30,7 @@ class Tab:
     """Whether something is written in it that is not sent."""
 
 
-class TabBar(Widget):
+class TabBar(Still):
     """Shows the tabs, the active one in brackets; a click goes to one."""
 
     ALLOW_SELECT = False

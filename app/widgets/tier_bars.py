@@ -8,11 +8,11 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.geometry import Size
 from textual.visual import VisualType
-from textual.widget import Widget
 
 from app.i18n import _
 from app.tiers.report import TierReport, TierTotal
 from app.tiers.words import bar_parts, size, tier_name, tier_numbers
+from app.widgets.still import Still
 from engine import Tier
 
 _NAME: Final = 5
@@ -21,7 +21,7 @@ _WIDE: Final = 80
 """From this width on there is room for details."""
 
 
-class TierBars(Widget):
+class TierBars(Still):
     """One line for each tier of this machine."""
 
     DEFAULT_CSS = """

@@ -15,7 +15,6 @@ from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from app.tiers.layout import (
     EIGHTHS,
@@ -31,6 +30,7 @@ from app.tiers.layout import (
     worst,
 )
 from app.tiers.report import TierReport
+from app.widgets.still import Still
 from engine import BlockPlace, Tier
 
 _STYLES: Final = {
@@ -44,7 +44,7 @@ _STAGED: Final = {"N": "R", "S": "V", "D": "V"}
 """The letters whose colours staged blocks have."""
 
 
-class TierMap(Widget):
+class TierMap(Still):
     """Cells for all blocks; as a strip one line of layers, otherwise two lines for each run of layers."""
 
     ALLOW_SELECT = False

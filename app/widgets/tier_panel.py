@@ -27,6 +27,7 @@ from app.tiers.words import (
 )
 from app.widgets.event_log import EventLog
 from app.widgets.lanes import Lanes
+from app.widgets.still import Words
 from app.widgets.tier_bars import TierBars
 from app.widgets.tier_map import TierMap
 from engine import EngineSnapshot, EngineState, Tier
@@ -49,15 +50,15 @@ class TierPanel(Vertical):
         super().__init__(id=id)
         self._watch = watch or TierWatch()
         self._shown: tuple[EngineSnapshot, float | None] = (EngineSnapshot(), None)
-        self._title, self._missing, self._legend = Content(""), "?", ""
+        self._missing = "?"
 
     def compose(self) -> ComposeResult:
         """Build the pane."""
-        yield Static(classes="title")
-        yield Static(classes="missing gap")
+        yield Words(classes="title")
+        yield Words(classes="missing gap")
         for widget in (TierBars(), TierMap()):
             yield widget.add_class("gap")
-        yield Static(classes="legend", id="tier-legend")
+        yield Words(classes="legend", id="tier-legend")
         yield Lanes().add_class("gap")
         yield Static(Content(_("EVENTS")), classes="legend gap")
         yield EventLog()
@@ -68,18 +69,15 @@ class TierPanel(Vertical):
         report = self._watch.feed(snapshot)
         age = report.age(time.monotonic() if now is None else now)
         missing = why_no_map(report)
-        if (title := _title(report, age, self.content_size.width)) != self._title:
-            self._title = title
-            self.query_one(".title", Static).update(title, layout=False)
+        title = _title(report, age, self.content_size.width)
+        self.query_one(".title", Words).update(title, layout=False)
         if missing != self._missing:
             self._missing = missing
-            self.query_one(".missing", Static).update(Content(missing))
+            self.query_one(".missing", Words).update(Content(missing))
             for child in self.children[1:]:
                 child.display = bool(missing) == child.has_class("missing")
         lines = filter(None, (legend(report), row_legend(), skipped_words(report)))
-        if (words := "\n".join(lines)) != self._legend:
-            self._legend = words
-            self.query_one("#tier-legend", Static).update(Content(words))
+        self.query_one("#tier-legend", Words).update(Content("\n".join(lines)))
         for widget in (self.query_one(TierBars), self.query_one(TierMap), self.query_one(Lanes)):
             widget.set_class(age > 0, "-stale")
             widget.show(report)
@@ -103,12 +101,11 @@ class TierStrip(Vertical):
         super().__init__(id=id)
         self._watch = watch or TierWatch()
         self._shown: tuple[EngineSnapshot, float | None] = (EngineSnapshot(), None)
-        self._numbers = Content("")
 
     def compose(self) -> ComposeResult:
         """Build the lines."""
         yield TierMap("strip")
-        yield Static()
+        yield Words()
 
     def show(self, snapshot: EngineSnapshot, now: float | None = None) -> None:
         """Show where everything is; `now` is `time.monotonic()`."""
@@ -119,10 +116,7 @@ class TierStrip(Vertical):
         tier_map.display = report.known
         tier_map.set_class(age > 0, "-stale")
         tier_map.show(report)
-        numbers = _numbers(report, age, self.content_size.width)
-        if numbers != self._numbers:
-            self._numbers = numbers
-            self.query_one(Static).update(numbers, layout=False)
+        self.query_one(Words).update(_numbers(report, age, self.content_size.width), layout=False)
 
     def on_resize(self) -> None:
         """Show the same in the new width; nothing else may come for a while."""

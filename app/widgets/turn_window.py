@@ -17,11 +17,11 @@ from textual.geometry import Size
 from textual.layout import DockArrangeResult
 from textual.reactive import Reactive
 from textual.widget import Widget
-from textual.widgets import Static
 
 from app.conversation import Conversation, Turn
 from app.i18n import _
 from app.widgets.in_sight import Rows
+from app.widgets.still import Words
 from app.widgets.turn import TurnView
 
 UNFOLDED: Final = 6
@@ -72,9 +72,9 @@ class TurnWindow(VerticalScroll):
 
     def compose(self) -> ComposeResult:
         """Build the lines around the turns."""
-        yield Static(id="earlier")
+        yield Words(id="earlier")
         for name in ("unseen", "later", "newer"):
-            line = Static(id=name)
+            line = Words(id=name)
             line.display = False
             yield line
 
@@ -299,7 +299,7 @@ class TurnWindow(VerticalScroll):
         if not self.query("#earlier"):  # the application is closing
             return
         n_turns = len(self._conversation.turns)
-        earlier, later = self.query_one("#earlier", Static), self.query_one("#later", Static)
+        earlier, later = self.query_one("#earlier", Words), self.query_one("#later", Words)
         earlier.set_class(not n_turns, "-welcome")
         earlier.display = not n_turns or self._first > 0
         words = _("▲ {n} earlier messages").format(n=self._first)
@@ -311,7 +311,7 @@ class TurnWindow(VerticalScroll):
 
     def _show_unseen(self) -> None:
         """Draw the line above which the model sees nothing, if it is in the window."""
-        unseen = self.query_one("#unseen", Static)
+        unseen = self.query_one("#unseen", Words)
         not_first = self._conversation.turns[1:]  # above the first there is nothing to see
         seen = next((turn for turn in not_first if turn.id == self._seen_from), None)
         views = [view for view in self.query(TurnView) if view.turn is seen]
@@ -324,7 +324,7 @@ class TurnWindow(VerticalScroll):
         """Show how many lines have come out of view."""
         if self.is_vertical_scroll_end:
             self._new_lines = 0
-        newer = self.query_one("#newer", Static)
+        newer = self.query_one("#newer", Words)
         newer.display = self._new_lines > 0
         if self._new_lines:
             text = _("▼ {n} new lines (^End)").format(n=self._new_lines)
