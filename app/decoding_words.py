@@ -63,6 +63,10 @@ def draft_words(options: DecodingOptions, stats: GenerationStats) -> str:
     """Return who proposes ids and how many at a time; empty where that is off."""
     if options.draft is DraftKind.OFF:
         return ""
+    if options.draft_k is None and stats.expected_speed_up:
+        return _("{kind}, not tried: {factor}x plain expected").format(
+            kind=draft_name(options.draft), factor=f"{stats.expected_speed_up:.2f}"
+        )
     if options.draft_k is None and stats.drafted_tokens and not stats.drafts_at_once:
         return _("{kind}, which does not pay now").format(kind=draft_name(options.draft))
     at_once = options.draft_k or stats.drafts_at_once

@@ -220,6 +220,7 @@ class _Writer:
             drafted_tokens=counts.drafted,
             accepted_tokens=counts.accepted,
             drafts_at_once=counts.at_once,
+            expected_speed_up=way.expected_loss,
             skipped_blocks=len(way.skip),
             skip_effect=known.effect(way.skip) if known is not None and way.skip else None,
             recomputed_tokens=counts.recomputed,

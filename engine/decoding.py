@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from engine.config import DecodingOptions, DraftKind
 from engine.drafting.base import Drafter
-from engine.drafting.draft_set import draft_set, measured_draft_set
+from engine.drafting.draft_set import draft_set, expected_loss, measured_draft_set
 from engine.drafting.ngram import NgramDrafter
 from engine.drafting.own_blocks import OwnBlocks, blocks_from
 from engine.errors import DecodingError
@@ -63,7 +63,7 @@ class _Ways:
         options = self._reply.take_decoding()
         self._asked += 1
         is_new = options != self._options
-        if is_new or (self._way.drafter is not None and self._asked % _MOVES_EVERY == 0 and self._moved()):
+        if is_new or (self._asked % _MOVES_EVERY == 0 and self._moved()):
             self._near = self._blocks_near()
             try:
                 self._way = self._find(options, is_new=is_new)
@@ -91,7 +91,9 @@ class _Ways:
             skip = self._way.skip
         else:
             skip = NOTHING if options.skip is None else self._chosen(options.skip)
-        way = Way(skip, self._drafter(options, skip, is_new=is_new), options.draft_k, options.draft)
+        drafter = self._drafter(options, skip, is_new=is_new)
+        loss = self._expected_loss(options, skip, drafter)
+        way = Way(skip, None if loss else drafter, options.draft_k, options.draft, loss)
         tiers = self._loaded.backend.tiers
         if is_new and tiers is not None:  # last: what is refused moves nothing
             tiers.leave_out(skip)
@@ -119,6 +121,19 @@ class _Ways:
         if left_out == skip or left_out == self._all_blocks():
             return None  # a draft would be as much work as what it saves, or know nothing of the text
         return OwnBlocks(self._loaded.model, self._loaded.session, left_out)
+
+    def _expected_loss(self, options: DecodingOptions, skip: SkipSet, drafter: Drafter | None) -> float:
+        """What calibration promises of a drafter that is not worth a trial; 0 of others.
+
+        It tells how drafts agree with the whole model: where every pass leaves blocks out it promises
+        nothing, and where a number of drafts was asked for they are made in any case.
+        """
+        known = self._loaded.calibration
+        if known is None or options.draft is not DraftKind.SELF or not isinstance(drafter, OwnBlocks):
+            return 0.0
+        if skip or options.draft_k is not None:
+            return 0.0
+        return expected_loss(known, block_costs(self._loaded, self._near), drafter.skip)
 
     def _left_out_of_drafts(self, options: DecodingOptions, *, is_new: bool) -> SkipSet:
         """What a draft by the model itself leaves out, beside what every pass does."""

@@ -81,6 +81,9 @@ class GenerationStats:
     """Of those, the ids that were taken; the id that corrects a wrong one is not counted."""
     drafts_at_once: int = 0
     """Ids proposed at a time now; 0 where drafting is off, or does not pay at present."""
+    expected_speed_up: float = 0.0
+    """Decoding speed against plain steps that calibration expects of drafts at best, where that is clearly a
+    loss and so none is tried; 0 where they are tried, or off."""
     skipped_blocks: int = 0
     """Layer blocks left out of every pass now."""
     skip_effect: SkipEffect | None = None

@@ -232,9 +232,10 @@ def _telling_of_memory() -> Iterator[None]:
 
 
 def _await(building: Future[Tokenizer], cancel: CancelToken, tiers: Placement | None) -> Tokenizer:
-    """Wait for the tokenizer or for being told to stop: the library that builds it cannot be stopped.
+    """Wait for the tokenizer. Raises CancelledError when told to stop, and what building it raises.
 
-    Weights on their way to `tiers` are taken in meanwhile.
+    Neither our loops nor the library that builds some kinds can be stopped: their thread goes on to its end,
+    and nobody waits for it. Weights on their way to `tiers` are taken in meanwhile.
     """
     while not building.done():
         if cancel.cancelled:

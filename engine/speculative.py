@@ -34,6 +34,8 @@ class Way(NamedTuple):
     """How many, always; None: as many as pay."""
     kind: DraftKind = DraftKind.OFF
     """Of the drafter: what is known of one is kept under it."""
+    expected_loss: float = 0.0
+    """Share of plain decoding's speed that its drafts promise, where that is why there is no drafter."""
 
 
 class Drawn(NamedTuple):

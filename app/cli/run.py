@@ -75,8 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print one object: text, finish_reason, prompt_tokens, cached_tokens, completion_tokens, "
         "ttft_ms, prefill_tok_s, decode_tok_s, predicted_prefill_tok_s, predicted_decode_tok_s, "
         "nvme_read_bytes, h2d_bytes, stall_ms (waiting for disk and copies), drafted_tokens, "
-        "accepted_tokens, acceptance_rate, drafts_at_once, from_draft (which tokens of the reply were "
-        "drafts, from 0), skipped_blocks, perplexity_change (of what is left out; 0.01 is 1 %%), seed",
+        "accepted_tokens, acceptance_rate, drafts_at_once, expected_speed_up (of drafts that were expected "
+        "to lose and so not tried), from_draft (which tokens of the reply were drafts, from 0), "
+        "skipped_blocks, perplexity_change (of what is left out; 0.01 is 1 %%), seed",
     )
     parser.epilog = "example: tiercel run -m smollm2 -p 'Why is the sky blue?' --temperature 0"
 

@@ -56,6 +56,8 @@ def _drafts(reply: Reply) -> str:
     s = reply.stats
     if s.drafted_tokens:
         return f"{s.accepted_tokens} of {s.drafted_tokens} drafts taken ({s.acceptance_rate:.0%})"
+    if s.expected_speed_up:
+        return f"nothing was drafted: {s.expected_speed_up:.2f} times plain steps were expected"
     return "nothing was drafted" if reply.decoding.draft is not DraftKind.OFF and reply.token_ids else ""
 
 
@@ -92,6 +94,7 @@ def as_json(reply: Reply, tiers: TierSnapshot | None) -> dict[str, object]:
         "accepted_tokens": s.accepted_tokens,
         "acceptance_rate": round(s.acceptance_rate, 4) if s.drafted_tokens else None,
         "drafts_at_once": s.drafts_at_once,
+        "expected_speed_up": round(s.expected_speed_up, 4) if s.expected_speed_up else None,
         "from_draft": [number for number, drafted in enumerate(reply.from_draft) if drafted],
         "skipped_blocks": s.skipped_blocks,
         "perplexity_change": round(s.skip_effect.perplexity_change, 6) if s.skip_effect else None,

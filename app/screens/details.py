@@ -130,6 +130,9 @@ def _decoding(turn: Turn) -> Iterator[tuple[str, object]]:
                 share=f"{stats.acceptance_rate:.0%}",
             ),
         )
+    if stats.expected_speed_up:
+        factor = f"{stats.expected_speed_up:.2f}"
+        yield _("drafts"), _("not tried: {factor}x plain expected").format(factor=factor)
     if isinstance(name := turn.made_by.get("draft_model"), str):
         yield _("draft model"), name
     if stats.speed_up and (stats.drafted_tokens or stats.skipped_blocks):

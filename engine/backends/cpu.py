@@ -17,6 +17,7 @@ from engine.logits import HostLogits
 from engine.model_config import ModelConfig
 from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.store import TieredWeights
+from engine.tiers.vocabulary_rows import VocabularyRows
 from engine.weights import ModelWeights
 from kernels import cpu
 
@@ -43,6 +44,7 @@ class CpuBackend:
         self.tiers = tiers
         self.threads = threads
         self.chunk = max_tokens
+        self._rows = VocabularyRows(tiers)
         self._vocab_size = config.vocab_size
         self._blocks = HostBlocks(
             weights,
@@ -64,7 +66,7 @@ class CpuBackend:
 
     def embed(self, token_ids: TokenIds) -> Float32Array:
         """Look up the ids, [T] -> [T, D], the embedding scale applied."""
-        return self._blocks.embed(self.tiers.embedding_rows(token_ids), len(token_ids))
+        return self._blocks.embed(self._rows.embedding(token_ids), len(token_ids))
 
     def layers(
         self,
@@ -97,7 +99,7 @@ class CpuBackend:
     def head(self, x: Float32Array, cancel: CancelToken) -> Float32Array:
         """Final norm and output projection, [R, D] -> [R, V]."""
         logits = np.empty((len(x), self._vocab_size), np.float32)
-        for rows in self.tiers.head(cancel):
+        for rows in self._rows.head(cancel):
             self._blocks.head(x, rows, logits)
         return logits
 

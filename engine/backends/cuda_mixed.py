@@ -31,6 +31,7 @@ from engine.skipping.skip_choice import SkipSet
 from engine.tiers.blocks import Block
 from engine.tiers.gpu_tiers import GpuTiers, Moved
 from engine.tiers.route import Run
+from engine.tiers.vocabulary_rows import VocabularyRows
 from kernels.cuda.device import Array, Device, Event
 from kernels.cuda.sampling import MOST_IDS, begin_step
 
@@ -98,6 +99,7 @@ class MixedPasses:
         """
         self._device, self._model, self._tiers, self._processor = device, model, tiers, processor
         self._where, self._host = tiers.where, tiers.where.host
+        self._rows = VocabularyRows(self._host)
         n_rows = max(model.layout.chunk, MOST_IDS)
         memory = device.pinned(n_rows * hidden_size * 4).view(np.float32)
         self._x = memory.reshape(n_rows, hidden_size)
@@ -133,7 +135,7 @@ class MixedPasses:
         if self._last is not None:
             self._last.wait()  # a pass that was stopped may still use the memory of its hidden states
         x = self._x[:n_tokens]
-        x[:] = self._processor.embed(self._host.embedding_rows(token_ids), n_tokens)
+        x[:] = self._processor.embed(self._rows.embedding(token_ids), n_tokens)
         begin_step(self._device, self._model.state, start_pos, token_ids[: self._ids_in(n_tokens)].tolist())
         # Without attention the processor has no cache, and where its rows are does not matter to it.
         at = self._processor.positions(start_pos if self._cpu_attention else 0, n_tokens)
@@ -175,7 +177,7 @@ class MixedPasses:
         """Final norm and output projection by the processor, of x [R, D] in its memory -> logits [R, V]."""
         most, streamed = self._processor.max_tokens, self._host.plan.streamed
         self._tiers.ready([block for block in self._where.head_blocks if block.index not in streamed], cancel)
-        for rows in self._host.head(cancel):
+        for rows in self._rows.head(cancel):
             for first in range(0, len(x), most):
                 self._processor.head(x[first : first + most], rows, logits[first : first + most])
 

@@ -22,7 +22,7 @@ from engine.model_config import ModelConfig
 from engine.rope import rope_tables
 from engine.tiers.blocks import Block
 from engine.tiers.residents import Bytes
-from engine.tiers.store import HeadRows
+from engine.tiers.vocabulary_rows import HeadRows
 from engine.weights import ModelWeights
 from kernels import cpu
 

@@ -1,13 +1,13 @@
 """Which blocks the model leaves out when it drafts for itself: the set that promises the fastest reply.
 
 Knows calibrations and what blocks cost; does not draft. What a draft set does is proven by the drafts that
-are accepted: here it is only expected.
+are accepted: here it is only expected, and so is a loss that is too clear to be tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import inf, log
+from math import inf, log, sqrt
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from engine.skipping.skip_choice import NOTHING, SkipChoice, SkipRule, SkipSet
 
 _MOST_MEASURED = 4
 """Sets that are measured because they promise more than those that were; each turns out to be less."""
+_SURE = 1.96
+"""Standard errors that an agreement may be off by: the calibration's text is short."""
 
 
 def draft_set(calibration: Calibration, costs: BlockCosts, near: SkipSet) -> SkipSet:
@@ -59,6 +61,17 @@ def measured_draft_set(
         calibration = ensure_calibrated(loaded, choice, conversation_ids, cancel, on_progress)
     known = _Known(calibration)
     return max(known.effects, key=lambda skip: _gain(known, costs, skip))
+
+
+def expected_loss(calibration: Calibration, costs: BlockCosts, skip: SkipSet) -> float:
+    """What the drafts of a set promise of plain decoding's speed, where that is clearly a loss; else 0.
+
+    Clearly: with the best number of drafts, passes that verify them for the price of one id, and drafts that
+    agree as often as the 95 % interval of their agreement allows, plain decoding would still be faster.
+    """
+    agreement, cost = _Known(calibration).agreement(skip), _share_left(costs, skip)
+    most = agreement + _SURE * sqrt(agreement * (1 - agreement) / calibration.tokens)
+    return expected_gain(agreement, cost) if expected_gain(min(1.0, most), cost) < 1 else 0.0
 
 
 def expected_gain(agreement: float, cost: float) -> float:

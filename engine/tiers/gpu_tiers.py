@@ -185,7 +185,7 @@ class GpuTiers(Generic[M]):
             self.pump(0)
         self._one_use.note_times()
         self._moves.before_pass()
-        self.where.host.follow(skip)
+        self.where.host.ring.follow(skip)
         runs = self.where.route(n_tokens, skip)
         self._one_use.follow(runs)
         return runs

@@ -1,52 +1,37 @@
 """The weights of a loaded model, wherever they are: in memory to stay, or read from disk for every pass.
 
-Knows the plan, the memory, the ring and what has moved; does not know arithmetic, and does not choose what
-stays (`planner`). The backend asks for blocks in order of use, from the engine's thread. Where a block is
-changes only between passes; but a block that takes the place of one that is left out comes when a pass reads
-it anyway, so that it costs no reads of its own.
+Knows the plan, the memory, the ring and what has moved; does not know arithmetic or rows (`vocabulary_rows`),
+and does not choose what stays (`planner`). The backend asks for blocks in order of use, from the engine's
+thread. Where a block is changes only between passes; but a block that takes the place of one that is left out
+comes when a pass reads it anyway, so that it costs no reads of its own.
 """
 
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from engine.cancel import CancelToken
 from engine.errors import CancelledError, StreamError
 from engine.events import BlockPlace, Tier, TierEvent, TierEventKind, TierSnapshot
 from engine.skipping.skip_choice import NOTHING, SkipSet
-from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
+from engine.tiers.blocks import Block, slot_bytes_for
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import ALIGNMENT, DirectFiles
-from engine.tiers.disk_pace import DiskPace
+from engine.tiers.host_plans import HostPlans
 from engine.tiers.page_locks import Locker, PageLocks
 from engine.tiers.placement import left_out_words, place_of
-from engine.tiers.planner import Plan, least_memory, plan, predicted
+from engine.tiers.planner import Plan
 from engine.tiers.rates import Rates
 from engine.tiers.region import Region
-from engine.tiers.residents import Bytes, Residents, follows, joined
+from engine.tiers.residents import Bytes, Residents
 from engine.tiers.ring import Ring
 from engine.tiers.streamer import StreamStats
-from kernels.quant_types import QuantType
 
 _EVENTS_KEPT = 64
 _NOTHING_LEFT = "memory is short, and nothing more can be given back"
-
-
-class HeadRows(NamedTuple):
-    """Consecutive rows of the output matrix that are in memory."""
-
-    first_row: int
-    quant_type: QuantType
-    data: Bytes
 
 
 class TieredWeights:
@@ -74,17 +59,16 @@ class TieredWeights:
         """
         self.blocks = tuple(blocks)
         self.layer_blocks = [block for block in blocks if block.layer is not None]
-        self._head_blocks = [block for block in blocks if block.kind is BlockKind.HEAD]
-        self._embedding_blocks = [b for b in blocks if b.kind is BlockKind.EMBEDDING] or self._head_blocks
-        self._files, self._rates, self._budget = files, rates, budget
-        self._pace = DiskPace(rates.disk if rates else None)
+        self.files = files
+        """Open until `close`."""
+        self._budget = budget
+        self._plans = HostPlans(self.blocks, rates, apart)
         self._watch, self._on_change = watch, on_change
         self.before_evict: Callable[[frozenset[int]], None] = lambda withdrawn: None
         """Called before memory is given up that a GPU may be copying from, or that the blocks it is told of
         may be read into; to be set by who copies and reads."""
         self._events: deque[TierEvent] = deque(maxlen=_EVENTS_KEPT)
         self._n_events = 0
-        self._apart = apart
         self._locks = PageLocks(locker)
         self._residents = Residents(files, self.blocks, self._locks)
         self._arriving: tuple[int, float] | None = None
@@ -92,14 +76,9 @@ class TieredWeights:
         self._new: list[Block] = []
         """Blocks that came into memory since `take_new`."""
         self._passes = 0
-        self._skipped: frozenset[int] = frozenset()
-        """Blocks, by index, that passes leave out."""
-        self._followed: SkipSet | None = None
-        """What the pass leaves out that the ring reads for; None where it may have to read for others."""
-        self._kept_when_read: frozenset[int] = frozenset()
-        """Blocks that come into their reserved memory when a pass reads them."""
-        self._set_plan(chosen or plan(blocks, budget, rates, apart=apart))
-        self._ring = Ring(files, self.blocks, self._locks, self.plan)
+        self._set_plan(chosen or self._plans.make(budget))
+        self.ring = Ring(files, self.blocks, self._locks, self.plan)
+        """What is read for passes."""
         if self.plan.streamed:
             # A file system that refuses direct reads only at the first one is found out here.
             page = Region(ALIGNMENT).place(ALIGNMENT)
@@ -120,10 +99,10 @@ class TieredWeights:
             if arrived == block.n_bytes:
                 done += arrived
         if self.plan.streamed:
-            self._ring.begin()
+            self.ring.begin()
         self.note(
             f"{len(self.plan.resident)} of {len(self.blocks)} blocks are in memory, "
-            f"{shown_bytes(done)} of {shown_bytes(self._n_bytes)}"
+            f"{shown_bytes(done)} of {shown_bytes(self._plans.n_bytes)}"
         )
 
     # -- for the backend
@@ -134,9 +113,9 @@ class TieredWeights:
         What the plan promises follows the disk's rate as it has been lately.
         """
         self._passes += 1
-        if self._rates is not None and self._pace.note(self.stats):
-            self._rates = replace(self._rates, disk=self._pace.rate)
-            self._set_plan(predicted(self.plan, self.blocks, self._rates, self._apart, self._skipped))
+        corrected = self._plans.at_pace(self.plan, self.stats)
+        if corrected is not None:
+            self._set_plan(corrected)
         deficit = self._watch.deficit()
         if deficit:
             self._shrink(deficit)
@@ -154,7 +133,7 @@ class TieredWeights:
 
         Each is from, to, and the block itself where one is streamed.
         """
-        self.follow(skip)
+        self.ring.follow(skip)
         start = first
         for number in range(first, last):
             block = self.layer_blocks[number]
@@ -172,86 +151,33 @@ class TieredWeights:
         """The block's matrices where they are in memory to stay; None for all others."""
         return self._residents.get(block.index)
 
-    def follow(self, skip: SkipSet) -> None:
-        """Let the ring read for passes that leave these layer blocks out, from the beginning of one.
-
-        What such passes do not use is not read; a pass that reads nothing leaves the ring as it is. Raises
-        MemoryError where a ring can no longer be had.
-        """
-        if skip != self._followed and self.plan.streamed:
-            used = self._read_by_passes(skip)
-            if used:
-                self._followed = skip
-                self._ring.follow(used)
-
     def acquire(self, block: Block, cancel: CancelToken) -> list[Bytes]:
         """Wait for a streamed block; its matrices are there until `release`.
 
         Raises as `Streamer.acquire`, and MemoryError where a ring can no longer be had.
         """
-        matrices = self._ring.acquire(block, cancel)
-        if block.index in self._kept_when_read:
+        matrices = self.ring.acquire(block, cancel)
+        if block.index in self.ring.coming:
             self._keep_read(block, matrices)
         self._on_change(self.snapshot())
         return matrices
 
     def release(self, block: Block) -> None:
         """Let the memory of a streamed block be used for another one."""
-        self._ring.release(block)
-
-    def head(self, cancel: CancelToken) -> Iterator[HeadRows]:
-        """All rows of the output matrix in order; those of one step are in memory until the next."""
-        run: HeadRows | None = None
-        for block in self._head_blocks:
-            piece, resident = block.pieces[0], self.resident(block)
-            if run is not None and resident is not None and follows(run.data, resident[0]):
-                run = run._replace(data=joined(run.data, resident[0]))
-                continue
-            if run is not None:
-                yield run
-                run = None
-            if resident is not None:
-                run = HeadRows(piece.first_row, piece.quant_type, resident[0])
-                continue
-            streamed = self.acquire(block, cancel)
-            try:
-                yield HeadRows(piece.first_row, piece.quant_type, streamed[0])
-            finally:
-                self.release(block)
-        if run is not None:
-            yield run
-
-    def embedding_rows(self, token_ids: npt.NDArray[np.int32]) -> Bytes:
-        """The rows of the embedding of these ids one after another; rows that do not stay come from the file.
-
-        Raises StreamError.
-        """
-        pieces = [block.pieces[0] for block in self._embedding_blocks]
-        firsts = [piece.first_row for piece in pieces]
-        n_bytes = pieces[0].n_bytes // pieces[0].n_rows
-        rows = np.empty((len(token_ids), n_bytes), np.uint8)
-        for row, token_id in zip(rows, token_ids.tolist(), strict=True):
-            number = bisect_right(firsts, token_id) - 1
-            piece, start = pieces[number], (token_id - firsts[number]) * n_bytes
-            resident = self.resident(self._embedding_blocks[number])
-            if resident is None:
-                self._files.fill(piece.part, piece.offset + start, row.data)
-            else:
-                row[:] = resident[0][start : start + n_bytes]
-        return rows.reshape(-1)
+        self.ring.release(block)
 
     def close(self) -> None:
         """Stop reading and let go of everything; idempotent."""
-        self._ring.close()
+        self.ring.close()
         self._residents.clear()
-        self._files.close()
+        self.files.close()
 
     # -- for any thread
 
     @property
     def stats(self) -> StreamStats:
         """What was read from disk so far, and the waiting for it."""
-        return self._ring.stats
+        return self.ring.stats
 
     @property
     def arrived_share(self) -> float:
@@ -270,13 +196,13 @@ class TieredWeights:
         """What a person should know about where the weights are."""
         texts = []
         if self.plan.read_bytes:
-            whose = "weights outside the GPU" if self._apart else "weights"
+            whose = "weights outside the GPU" if self._plans.apart else "weights"
             texts.append(
-                f"the model's {whose} ({shown_bytes(self._n_bytes)}) do not fit the memory for them "
+                f"the model's {whose} ({shown_bytes(self._plans.n_bytes)}) do not fit the memory for them "
                 f"({shown_bytes(self._budget)}): {shown_bytes(self.plan.read_bytes)} are read from disk for "
                 "every token (--ram-budget changes that)"
             )
-            texts += [self._files.notice] if self._files.notice else []
+            texts += [self.files.notice] if self.files.notice else []
         if self._locks.unlocked_bytes:
             texts.append(
                 f"{shown_bytes(self._locks.unlocked_bytes)} of weights could not be page-locked, so copies "
@@ -306,33 +232,29 @@ class TieredWeights:
             disk_rate=self.disk_rate,
             predicted_decode_tok_s=self.predicted_decode_tok_s,
             limited_by=present.limited_by,
-            active=self._ring.active,
-            in_flight=self._ring.in_flight if self._arriving is None else (self._arriving,),
+            active=self.ring.active,
+            in_flight=self.ring.in_flight if self._arriving is None else (self._arriving,),
             events=tuple(self._events),
             events_dropped=self._n_events - len(self._events),
             passes=self._passes,
-            skipped=self._skipped,
+            skipped=self._plans.idle,
         )
 
     @property
     def disk_rate(self) -> float | None:
         """Bytes per second of direct reads, as probed or as they have been lately; None when not known."""
-        return self._pace.rate
+        return self._plans.pace.rate
 
     @property
     def learnt_disk_rate(self) -> float | None:
         """The same where it is not what the probe found."""
-        return self._pace.rate if self._pace.learnt else None
+        return self._plans.pace.rate if self._plans.pace.learnt else None
 
     @property
     def predicted_decode_tok_s(self) -> float | None:
         """Tokens per second that the plan promises from an empty context; None when no rate is known."""
         seconds = self.plan.predicted_decode_s
         return None if seconds is None else 1 / seconds
-
-    @property
-    def _n_bytes(self) -> int:
-        return sum(block.n_bytes for block in self.blocks if block.index not in self._apart)
 
     def _set_plan(self, new: Plan) -> None:
         self.plan = new
@@ -350,10 +272,10 @@ class TieredWeights:
         They come when passes read them. What cannot come is told, and read for every pass.
         """
         skipped = frozenset(self.layer_blocks[number].index for number in skip)
-        if skipped == self._skipped:
+        if skipped == self._plans.idle:
             return
-        self._skipped = skipped
-        new = self._plan_for(self._budget)
+        self._plans.idle = skipped
+        new = self._plans.make(self._budget)
         given = self.plan.resident - new.resident
         self._move_out(new)
         coming = new.resident - self._residents.indices - self._residents.reserved.keys()
@@ -366,12 +288,11 @@ class TieredWeights:
         try:
             self._residents.reserve(coming)
             fitting = {index for index in coming if slot_bytes_for(self.blocks[index]) <= new.slot_bytes}
-            self._kept_when_read |= fitting
-            self._lay_out_ring(new)
+            self.ring.lay_out(new, self.ring.coming | fitting)
             for _ in self._bring(coming - fitting):
                 pass
         except (MemoryError, StreamError) as error:
-            self._keep(self._residents.indices | self._kept_when_read)
+            self._keep(self._residents.indices | self.ring.coming)
             self.note(f"not all of them come: {error}", TierEventKind.WARNING)
 
     def change_budget(self, budget: int, stopped: Callable[[], bool]) -> bool:
@@ -380,7 +301,7 @@ class TieredWeights:
         Blocks that had arrived by then stay. Raises BudgetError, nothing having changed, and StreamError or
         MemoryError, after which the blocks that did arrive are used.
         """
-        new = self._plan_for(budget)
+        new = self._plans.make(budget)
         before = self._residents.indices
         coming = new.resident - before
         self._budget = budget
@@ -416,8 +337,8 @@ class TieredWeights:
         Raises BudgetError, nothing having changed, and MemoryError, with a plan for what is in memory.
         """
         budget = self._budget if budget is None else budget
-        new = chosen or plan(self.blocks, budget, self._rates, apart=apart, idle=self._skipped)
-        self._budget, self._apart = budget, apart
+        new = chosen or self._plans.make(budget, apart=apart)
+        self._budget, self._plans.apart = budget, apart
         if new != self.plan:
             self._move_out(new)
         missing = new.resident - self._residents.indices - self._residents.reserved.keys()
@@ -434,6 +355,7 @@ class TieredWeights:
         if index not in self._residents.reserved:
             return False
         self._residents.settle(index)
+        self.ring.came(index)
         self._show_new(self.blocks[index])
         self._on_change(self.snapshot())
         return True
@@ -441,19 +363,19 @@ class TieredWeights:
     def _keep(self, among: frozenset[int]) -> None:
         """Go over to a plan in which only these blocks stay."""
         # Where the largest block did not come, the ring that it needs may take more than was granted.
-        self._budget = max(self._budget, least_memory(self.blocks, among, self._apart))
-        self._move_out(self._plan_for(self._budget, among))
+        self._budget = max(self._budget, self._plans.least(among))
+        self._move_out(self._plans.make(self._budget, among))
 
     def _shrink(self, deficit: int) -> None:
         """Let go of blocks worth `deficit` bytes and a ring to stream them through, or of what there is."""
         resident = self.plan.resident
-        smaller = max(self.plan.ram_bytes - deficit, least_memory(self.blocks, resident, self._apart))
+        smaller = max(self.plan.ram_bytes - deficit, self._plans.least(resident))
         if smaller >= self.plan.ram_bytes:
             if not self._events or self._events[-1].text != _NOTHING_LEFT:
                 self.note(_NOTHING_LEFT, TierEventKind.WARNING)
             return
         self._budget = smaller
-        gone = self._move_out(self._plan_for(smaller, resident))
+        gone = self._move_out(self._plans.make(smaller, resident))
         freed = sum(slot_bytes_for(self.blocks[index]) for index in gone)
         self.note(
             f"memory is short: {len(gone)} blocks, {shown_bytes(freed)}, are read from disk from now on",
@@ -464,8 +386,7 @@ class TieredWeights:
         """Go over to a plan, giving up what does not stay in it; the blocks that went, or will not come."""
         withdrawn = frozenset(self._residents.reserved.keys() - new.resident)
         self.before_evict(withdrawn)
-        self._kept_when_read &= new.resident
-        self._lay_out_ring(new)
+        self.ring.lay_out(new, self.ring.coming & new.resident)
         gone = self._residents.indices - new.resident
         for index in gone:
             self._residents.evict(index)
@@ -482,41 +403,24 @@ class TieredWeights:
                     self._arriving = (block.index, arrived / block.n_bytes)
                     if arrived == block.n_bytes:
                         self._arriving = None
+                        self.ring.came(block.index)
                         self._show_new(block)
                     self._on_change(self.snapshot())
                     yield block, arrived
         finally:
             self._arriving = None
 
-    def _plan_for(self, budget: int, among: frozenset[int] | None = None) -> Plan:
-        """A plan for what is not elsewhere, and for passes as they are now."""
-        return plan(self.blocks, budget, self._rates, among=among, apart=self._apart, idle=self._skipped)
-
-    def _lay_out_ring(self, new: Plan) -> None:
-        self._ring.lay_out(new, self._kept_when_read)
-        self._followed = None
-
-    def _read_by_passes(self, skip: SkipSet) -> frozenset[int]:
-        """Blocks that the ring has to bring for passes that leave these layer blocks out."""
-        skipped = {self.layer_blocks[number].index for number in skip}
-        return (frozenset(self.plan.streamed) | self._kept_when_read) - skipped
-
     def _keep_read(self, block: Block, matrices: list[Bytes]) -> None:
         """Copy a block, which a pass has read, into the memory where it is to stay."""
         for memory, data in zip(self._residents.reserved[block.index], matrices, strict=True):
             memory[:] = data
         self._residents.settle(block.index)
-        followed = self._followed
         self._show_new(block)
-        if followed is not None:
-            self._ring.follow(self._read_by_passes(followed), block.index + 1)
-            self._followed = followed
+        self.ring.stays(block.index)
 
     def _show_new(self, block: Block) -> None:
         """Note that a block is here."""
         self._new.append(block)
-        self._kept_when_read -= {block.index}
-        self._followed = None
         places = list(self._places)
         places[block.index] = self._place_of(block)
         self._places = tuple(places)

@@ -33,6 +33,7 @@ EFFECT = SkipEffect(
 SKIPPING = GenerationStats(skipped_blocks=2, skip_effect=EFFECT)
 SKIP = DecodingOptions(skip=SkipChoice(SkipRule.KL, 0.05))
 NGRAM = DecodingOptions(draft=DraftKind.NGRAM)
+SELF = DecodingOptions(draft=DraftKind.SELF)
 
 
 def reply(decoding: DecodingOptions | None, stats: GenerationStats, *changes: DecodingOptions) -> Turn:
@@ -63,6 +64,7 @@ def test_the_rule_and_how_many_blocks_it_means() -> None:
         (NGRAM, GenerationStats(drafts_at_once=5, drafted_tokens=5), "n-gram k=5"),
         (NGRAM, GenerationStats(drafted_tokens=5), "n-gram, which does not pay now"),
         (replace(NGRAM, draft_k=3), GenerationStats(drafted_tokens=5), "n-gram k=3"),
+        (SELF, GenerationStats(expected_speed_up=0.956), "self, not tried: 0.96x plain expected"),
     ],
 )
 def test_who_drafts_and_how_many_at_a_time(

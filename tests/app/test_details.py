@@ -35,6 +35,7 @@ from tests.app.driving import running
             ["memory for weights"],
         ),
         ({"changes": 5}, ["sampling"], ["from token"]),
+        ({"expected": 0.956}, ["not tried: 0.96x plain expected"], ["taken"]),
     ],
 )
 async def test_what_made_a_reply(
@@ -46,7 +47,10 @@ async def test_what_made_a_reply(
         conversation.add("user", "question")
         reply = conversation.add("assistant", "answer")
         reply.sampling, reply.made_by = SamplingParams(), made_by
-        reply.stats = GenerationStats(h2d_bytes=2_500_000_000 if "vram_budget" in made_by else 0)
+        reply.stats = GenerationStats(
+            h2d_bytes=2_500_000_000 if "vram_budget" in made_by else 0,
+            expected_speed_up=0.956 if "expected" in made_by else 0.0,
+        )
         await driver.chat.show_conversation()
         driver.chat.action_turn_details()
         await driver.until(lambda: "written" in driver.screen_text(), "the details")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -15,9 +16,11 @@ from engine.config import DecodingOptions, DraftKind, LoadOptions, Request, Samp
 from engine.decoding import Way, ways
 from engine.drafting.ngram import NgramDrafter
 from engine.drafting.own_blocks import OwnBlocks
+from engine.drafting.step_costs import StepCosts
 from engine.errors import EngineError
 from engine.events import FinishReason, Reply, ReplyStatus
 from engine.loading import LoadedModel, load_model
+from engine.skipping.calibrated import Calibration, SkipEffect
 from engine.skipping.skip_choice import NOTHING, parse_skip
 from kernels.quant_types import QuantType
 from tests.engine.budgets import budget_for
@@ -237,6 +240,80 @@ def test_a_drafter_that_looks_up_goes_on_with_what_it_knows(loaded: LoadedModel)
     assert isinstance(first, NgramDrafter)
     reply.change_decoding(DecodingOptions(draft=DraftKind.NGRAM, draft_k=4))
     assert now() == Way(NOTHING, first, 4, DraftKind.NGRAM)
+
+
+def calibrated(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, top1: float) -> None:
+    """Let drafts agree so often whichever block they leave out, and never without two of them."""
+    alone = [frozenset({block}) for block in range(8)]
+    effects = tuple(SkipEffect(skip, 1 - top1, 0.1, 0.0, 0.2, top1) for skip in alone)
+    known = Calibration(8, 256, "a text", 10.0, (), effects, grown=(frozenset({1}),))
+    monkeypatch.setattr(loaded, "calibration", known)
+
+
+def ready_costs() -> StepCosts:
+    """With a plain step measured, there is something to compare drafts with from the first round on."""
+    costs = StepCosts()
+    for _ in range(2):
+        costs.passes(NOTHING).add(1, 1.0)
+    return costs
+
+
+SELF = DecodingOptions(draft=DraftKind.SELF)
+
+
+def test_drafts_that_calibration_expects_to_lose_are_not_tried_and_that_is_told(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated(loaded, monkeypatch, 0.05)
+    monkeypatch.setattr(loaded, "costs", ready_costs())
+    way = way_of(loaded, SELF)
+    assert way.drafter is None
+    assert 0 < way.expected_loss < 1
+    stats = answered(loaded, SELF).stats
+    assert (stats.drafted_tokens, stats.drafts_at_once) == (0, 0)
+    assert stats.expected_speed_up == way.expected_loss
+    assert answered(loaded, DecodingOptions()).stats.expected_speed_up == 0.0
+
+
+def test_as_many_drafts_as_were_asked_for_are_made_whatever_is_expected_of_them(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated(loaded, monkeypatch, 0.05)
+    monkeypatch.setattr(loaded, "costs", ready_costs())
+    stats = answered(loaded, replace(SELF, draft_k=2)).stats
+    assert stats.drafted_tokens > 10
+    assert stats.expected_speed_up == 0.0
+
+
+def test_drafts_that_promise_a_gain_are_tried(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated(loaded, monkeypatch, 0.95)
+    monkeypatch.setattr(loaded, "costs", ready_costs())
+    stats = answered(loaded, SELF).stats
+    assert stats.drafted_tokens > 0
+    assert stats.expected_speed_up == 0.0
+
+
+def test_calibration_promises_nothing_where_every_pass_leaves_blocks_out(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated(loaded, monkeypatch, 0.05)
+    way = way_of(loaded, replace(SELF, skip=parse_skip("blk.2.ffn")))
+    assert isinstance(way.drafter, OwnBlocks)
+    assert way.expected_loss == 0.0
+
+
+def test_what_was_expected_to_lose_drafts_once_blocks_that_it_leaves_out_have_to_be_fetched(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrated(loaded, monkeypatch, 0.75)
+    now = ways(loaded, asked(SELF), [5, 6, 7], lambda share: None)
+    assert now().drafter is None
+    monkeypatch.setattr(type(loaded.backend.tiers), "near", frozenset(range(8)) - {3})
+    found = [now() for _ in range(40)]
+    assert found[0].drafter is None
+    assert isinstance(found[-1].drafter, OwnBlocks)
+    assert found[-1].drafter.skip == {3}
+    assert found[-1].expected_loss == 0.0
 
 
 def test_an_exit_drafts_with_the_first_layers_and_what_passes_leave_out_is_left_out_too(

@@ -111,6 +111,7 @@ def test_json_has_the_promised_keys(
         "accepted_tokens",
         "acceptance_rate",
         "drafts_at_once",
+        "expected_speed_up",
         "from_draft",
         "skipped_blocks",
         "perplexity_change",

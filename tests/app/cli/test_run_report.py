@@ -52,6 +52,10 @@ def test_an_ordinary_reply_says_nothing_of_drafts_and_approximation() -> None:
 def test_drafts_and_what_is_left_out_are_told() -> None:
     assert "; 24 of 31 drafts taken (77%); seed" in summary(ended(DRAFTED, NGRAM))
     assert "; nothing was drafted; seed" in summary(ended(STATS, NGRAM))
+    hopeless = replace(STATS, expected_speed_up=0.9559)
+    assert "; nothing was drafted: 0.96 times plain steps were expected; seed" in summary(
+        ended(hopeless, DecodingOptions(draft=DraftKind.SELF))
+    )
     assert "; 2 blocks left out: approximate, +1.2 % perplexity [+0.8, +1.6]; seed" in summary(
         ended(SKIPPED, SKIP)
     )
@@ -88,6 +92,8 @@ def test_json_says_null_where_nothing_was_measured() -> None:
         0.7742,
     )
     assert drafted["drafts_at_once"] == 4
+    assert drafted["expected_speed_up"] is None
+    assert as_json(ended(replace(STATS, expected_speed_up=0.95587)), None)["expected_speed_up"] == 0.9559
     assert plain["from_draft"] == []
     assert (skipped["skipped_blocks"], skipped["perplexity_change"]) == (2, None)
     assert as_json(ended(SKIPPED), None)["perplexity_change"] == 0.0123

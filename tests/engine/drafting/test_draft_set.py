@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.config import MOST_DRAFTS
-from engine.drafting.draft_set import draft_set, expected_gain
+from engine.drafting.draft_set import draft_set, expected_gain, expected_loss
 from engine.skipping.block_costs import BlockCosts
 from engine.skipping.calibrated import Calibration, SkipEffect
 from engine.skipping.skip_choice import NOTHING, SkipSet
@@ -74,6 +76,25 @@ def test_there_is_a_set_even_where_none_pays() -> None:
 def test_attention_is_never_left_out_everywhere() -> None:
     skip = draft_set(hopeful(0.9999), EQUAL, frozenset({1, 3, 5, 7}))
     assert not {0, 2, 4, 6} <= skip
+
+
+def test_a_loss_is_told_where_no_agreement_that_the_measured_one_allows_would_pay() -> None:
+    # A block of nine costs 8 / 9 of a pass without it: drafts pay where more than eight of nine agree.
+    skip = frozenset({1})
+    losing = calibration(alone(*[0.8] * N_BLOCKS))
+    assert expected_loss(losing, EQUAL, skip) == pytest.approx(1.8 / (1 + 8 / 9))
+    assert expected_loss(calibration(alone(*[0.95] * N_BLOCKS)), EQUAL, skip) == 0.0
+    # Of 256 ids 0.87 may as well be 0.89, of many more it is what it seems.
+    near = calibration(alone(*[0.87] * N_BLOCKS))
+    assert expected_loss(near, EQUAL, skip) == 0.0
+    assert expected_loss(replace(near, tokens=100_000), EQUAL, skip) == pytest.approx(1.87 / (1 + 8 / 9))
+
+
+def test_a_loss_where_everything_is_near_may_be_a_gain_where_what_is_left_out_is_far() -> None:
+    found, skip = calibration(alone(*[0.8] * N_BLOCKS)), frozenset({1})
+    far = BlockCosts((1.0, 8.0, *(1.0,) * (N_BLOCKS - 2)), 1.0)
+    assert expected_loss(found, EQUAL, skip) > 0
+    assert expected_loss(found, far, skip) == 0.0
 
 
 def test_nothing_known_is_no_set() -> None:

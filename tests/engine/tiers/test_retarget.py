@@ -22,6 +22,7 @@ from engine.tiers.direct_io import DirectFiles
 from engine.tiers.loader import Loader, slot_bytes
 from engine.tiers.planner import least_memory, plan
 from engine.tiers.store import TieredWeights
+from engine.tiers.vocabulary_rows import VocabularyRows
 from kernels.quant_types import QuantType
 from tests.engine.tiers.faulty_disk import nothing_leaks
 from tests.engine.tiers.locking import Pages
@@ -207,7 +208,7 @@ def test_all_may_be_apart_and_rows_of_the_embedding_come_from_the_file(path: Pat
         assert host.tiers.notices == ()
         assert host.tiers.predicted_decode_tok_s is None
         table = host.gguf.tensor_bytes("token_embd.weight").reshape(3000, -1)
-        rows = host.tiers.embedding_rows(np.array([0, 7, 2999], np.int32))
+        rows = VocabularyRows(host.tiers).embedding(np.array([0, 7, 2999], np.int32))
         np.testing.assert_array_equal(rows.reshape(3, -1), table[[0, 7, 2999]])
 
 

@@ -356,7 +356,7 @@ def test_blocks_that_came_meanwhile_are_not_read_again(path: Path, known: Known)
         tiers = tiers_of(model)
         skip, budget = frozenset(sorted(tiers.near)[::2]), tiers.snapshot().budget_bytes
         tiers.leave_out(skip)
-        tiers.follow(skip)
+        tiers.ring.follow(skip)
         assert tiers.change_budget(budget, lambda: False), "the same budget brings what is to come"
         assert tiers.plan.resident == {b.index for b in tiers.blocks if tiers.resident(b) is not None}
         one_pass(model, skip)

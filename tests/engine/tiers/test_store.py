@@ -19,6 +19,7 @@ from engine.events import Tier, TierSnapshot
 from engine.gguf import open_gguf
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.rates import Rates
+from engine.tiers.vocabulary_rows import VocabularyRows
 from kernels.quant_types import QuantType
 from tests.engine.budgets import room_for
 from tests.engine.tiers.faulty_disk import PREADV, nothing_leaks, refuse_direct_reads, spoil
@@ -164,9 +165,10 @@ def test_rows_of_embedding_and_head_are_the_files(paths: dict[str, Path], name: 
     ids = np.random.default_rng(1).permutation(n_rows).astype(np.int32)[:200]
     ids[:2] = (0, n_rows - 1)
     with opened(paths[name], share) as model:
-        rows = tiers_of(model).embedding_rows(ids)
+        vocabulary = VocabularyRows(tiers_of(model))
+        rows = vocabulary.embedding(ids)
         np.testing.assert_array_equal(rows.reshape(200, -1), table.reshape(n_rows, -1)[ids])
-        head = [(rows.first_row, rows.data.copy()) for rows in tiers_of(model).head(GO_ON)]
+        head = [(rows.first_row, rows.data.copy()) for rows in vocabulary.head(GO_ON)]
     matrix = gguf.tensor_bytes("token_embd.weight" if "tied" in MODELS[name] else "output.weight")
     np.testing.assert_array_equal(np.concatenate([data for _, data in head]), matrix)
     one_row = matrix.size // n_rows
@@ -194,7 +196,7 @@ def test_runs_cut_the_layers_where_blocks_are_streamed(paths: dict[str, Path]) -
 def test_a_head_that_is_not_finished_gives_its_slot_back(paths: dict[str, Path]) -> None:
     with opened(paths["untied"], 0.0) as model:
         for _ in range(5):  # more often than there are slots
-            head = tiers_of(model).head(GO_ON)
+            head = VocabularyRows(tiers_of(model)).head(GO_ON)
             next(head)
             head.close()
         assert tiers_of(model).snapshot().active is None
