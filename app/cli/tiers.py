@@ -149,7 +149,8 @@ class _Printer:
         """Keep a report, and print it where that was asked for and the last time was long enough ago."""
         if report.model is None:  # it did not load, which the reply's error tells
             return
-        if report.generating or self._last is None:
+        # A short reply may end between two looks; what it leaves out is told of from its first pass on.
+        if report.generating or self._last is None or report.skipped != self._last.skipped:
             self._last = report
         now = time.monotonic()
         if self._again and self._last is not self._printed and now - self._printed_at >= _REDRAW_S:
