@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Before NumPy is there: its threads wait by spinning, which several processes of tests on few cores pay for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Before Textual is: a scroll that takes frames ends when the machine has time for them, not when a test looks.
+# Before Textual is: a scroll that takes frames ends when the machine has time for it, not when a test looks.
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 
 import pytest

@@ -168,9 +168,8 @@ async def test_moving_says_what_it_would_bring_and_enter_asks_for_it() -> None:
         assert host.asked[0].n_bytes > 1300 * MB
         assert "…  when the engine has taken it" in host.shown()
         host.acknowledge()
-        await pilot.pause(0.3)
-        assert "…" not in host.shown()
-        assert "disk now  700 MB a token" in host.shown()
+        there = "disk now  700 MB a token"
+        await until(pilot, lambda: there in host.shown() and "…" not in host.shown())
 
 
 async def test_a_refusal_is_shown_and_nothing_is_waited_for() -> None:
@@ -183,9 +182,8 @@ async def test_a_refusal_is_shown_and_nothing_is_waited_for() -> None:
             told = TierEvent(0.0, "the memory budget was not changed: give at least 500M (--ram-budget)")
             placed = replace(TIERS, events=(told,) * asked)
             host.snapshot = replace(host.snapshot, seq=host.snapshot.seq + 1, tiers=placed)
-            await pilot.pause(0.3)
-            assert "…" not in host.shown()
-            assert "✗ the memory budget was not changed: give at least 500M (/budget)" in host.shown()
+            refused = "✗ the memory budget was not changed: give at least 500M (/budget)"
+            await until(pilot, lambda: refused in host.shown() and "…" not in host.shown())  # noqa: B023
             assert "1.3 GB" in host.shown(), "the slider stands where it stood"
         await pilot.press("d")
         await pilot.pause()
@@ -337,9 +335,9 @@ async def test_a_budget_that_was_taken_waits_no_longer_while_the_other_does() ->
         await pilot.press("9", "G", "enter", "up", "1", "9", "G", "enter")
         await pilot.pause()
         host.snapshot = replace(host.snapshot, seq=9, vram_budget=parse_budget("19G"))
-        await pilot.pause(0.3)
-        lines = [line for line in host.shown().splitlines() if "when the engine has taken it" in line]
-        assert len(lines) == 1 and " RAM" in lines[0]
+        waiting = "when the engine has taken it"
+        await until(pilot, lambda: host.shown().count(waiting) == 1)
+        assert [" RAM" in line for line in host.shown().splitlines() if waiting in line] == [True]
 
 
 async def test_a_model_on_the_card_has_the_budget_of_the_card_alone() -> None:

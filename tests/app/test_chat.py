@@ -331,6 +331,7 @@ async def test_a_message_sent_while_another_conversation_is_taken_away_is_shown(
             driver.prompt.post_message(Prompt.Submitted("hello"))
             await asyncio.sleep(0.1)
         await begun
+        await driver.until(lambda: driver.turns, "it is sent")
         await driver.answered()
         assert [view.turn.text for view in driver.turns] == ["hello", "Hello from the script."]
 

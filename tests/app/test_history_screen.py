@@ -113,20 +113,24 @@ async def test_without_words_the_newest_conversations_are_listed(
         assert "3 conversations" in driver.text("filters")
 
 
+def _marked(prompt: Any) -> list[str]:
+    """What stands out in a line of the list."""
+    return [
+        prompt.plain[span.start : span.end]
+        for span in prompt.spans
+        if (style := Style.parse(str(span.style)) if isinstance(span.style, str) else span.style).bold
+        and style.underline
+    ]
+
+
 async def test_words_are_found_as_they_are_typed_and_stand_out_without_colour(
     store: Store, talks: list[Conversation]
 ) -> None:
     async with _running(store) as driver:
         await driver.pilot.press(*"weigh")
         await driver.until(lambda: "3 messages in 3 conversations" in driver.text("filters"))
-        prompt: Any = driver.list.options[0].prompt
-        marked = [
-            prompt.plain[span.start : span.end]
-            for span in prompt.spans
-            if (style := Style.parse(str(span.style)) if isinstance(span.style, str) else span.style).bold
-            and style.underline
-        ]
-        assert marked == ["weigh"]
+        # The first letters have found as many.
+        await driver.until(lambda: [_marked(row.prompt) for row in driver.list.options[:1]] == [["weigh"]])
         await driver.words("权重")
         await driver.until(lambda: "4 messages" in driver.text("filters"))
         await driver.words("zebra")
@@ -180,12 +184,13 @@ async def test_what_is_deleted_goes_at_once_and_comes_back(store: Store, talks: 
         await driver.until(lambda: len(driver.rows) == 3)
         await driver.pilot.press("down", "ctrl+d")
         await driver.until(lambda: len(driver.rows) == 2)
-        assert "deleted: About weights; ^Z brings it back" in driver.text("message")
+        await driver.until(lambda: "deleted: About weights; ^Z brings it back" in driver.text("message"))
         assert driver.list.highlighted == 1 and driver.screen.deleted == {talks[1].id}
         assert store.flush(5) and len(store.conversations()) == 2
         await driver.pilot.press("ctrl+z")
         await driver.until(lambda: len(driver.rows) == 3)
-        assert "back again" in driver.text("message") and not driver.screen.deleted
+        await driver.until(lambda: "back again" in driver.text("message"))
+        assert not driver.screen.deleted
         assert len(store.conversations()) == 3
 
 

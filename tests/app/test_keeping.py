@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from textual.widgets import Input
 
 from app.conversation import Conversation
-from app.screens.chat import DRAFT_S
 from app.store import Store
 from app.widgets.conversation_list import ConversationList
 from app.widgets.transcript import Transcript
@@ -36,11 +34,15 @@ async def talked(driver: Driver, *messages: str) -> None:
         await driver.answered()
 
 
+async def kept(driver: Driver, draft: str) -> None:
+    await driver.until(lambda: draft in driver.chat.workspace.drafts.values(), "the draft is kept")
+
+
 async def command(driver: Driver, text: str) -> None:
     """Type a command slowly: its draft is saved before it is given."""
     driver.prompt.focus()
     driver.prompt.text = text
-    await asyncio.sleep(DRAFT_S + 0.1)
+    await kept(driver, text)
     await driver.pilot.press("enter")
     await driver.settled()
 
@@ -149,7 +151,7 @@ async def test_a_draft_in_a_conversation_too_old_for_the_list_stays_its_own(home
         await talked(driver, "alpha")
         conversation_id = driver.chat.workspace.current.id
         driver.prompt.text = "half a thought"
-        await asyncio.sleep(DRAFT_S + 0.1)
+        await kept(driver, "half a thought")
         await driver.settled()
     store = Store(home / "tiercel" / "data" / "conversations.db")
     store.start()
@@ -216,7 +218,7 @@ async def test_escape_ends_an_edit_and_its_draft(home: Path) -> None:
         await talked(driver, "one")
         await driver.pilot.press("alt+up", "e")
         driver.prompt.text = "one, but worse"
-        await asyncio.sleep(DRAFT_S + 0.1)
+        await kept(driver, "one, but worse")
         await driver.pilot.press("escape")
         await driver.until(lambda: driver.prompt.text == "", "the box is empty")
         assert not driver.chat.workspace.drafts

@@ -177,7 +177,7 @@ async def test_found_models_are_suggested(home: Path, tmp_path: Path) -> None:
         assert isinstance(screen, PersonasScreen)
         await until(pilot, lambda: screen._models)
         await pilot.press("n", "tab", "tab", *"qwe")
-        await pilot.pause(0.1)
+        await until(pilot, lambda: host.field("model")._suggestion)
         await pilot.press("right")
         assert host.field("model").value == "qwen3-8b"
 

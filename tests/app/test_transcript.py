@@ -161,20 +161,20 @@ async def test_text_that_comes_out_of_view_is_counted_and_end_goes_there() -> No
         for number in range(3):
             reply.text += f"row {number}\n\n"
             view.grow("")
-            await pilot.pause(0.3)
-        assert "row 2" in screen_text(host)
+            await until(pilot, lambda: f"row {number}" in screen_text(host))  # noqa: B023
         assert "new lines" not in screen_text(host)
         transcript.focus()
         await pilot.press("pageup")
         await pilot.pause()
         before = transcript.virtual_size.height
         for number in range(3, 6):
+            height = transcript.virtual_size.height
             reply.text += f"row {number}\n\n"
             view.grow("")
-            await pilot.pause(0.3)
+            await until(pilot, lambda: transcript.virtual_size.height > height)  # noqa: B023
         n_new = transcript.virtual_size.height - before
         assert n_new > 0
-        assert f"▼ {n_new} new lines (^End)" in screen_text(host)
+        await until(pilot, lambda: f"▼ {n_new} new lines (^End)" in screen_text(host))
         assert "row 5" not in screen_text(host)
         await pilot.press("end")
         await until(pilot, lambda: in_view(host, "row 5"))

@@ -52,6 +52,7 @@ class ChainModel:
         self._rng = np.random.default_rng(seed)
         self._whole = self._rng.normal(0, 1.2, (n_ids, n_ids, n_ids)).astype(np.float32)
         self._without: dict[SkipSet, np.ndarray] = {NOTHING: self._whole}
+        self._logits: dict[Row, HostLogits] = {}
         self.passes: list[int] = []
         """Ids of each pass so far."""
         self.backend = self
@@ -88,7 +89,12 @@ class ChainModel:
         return self.each_logits(hidden[-1:], cancel)[0]
 
     def each_logits(self, hidden: Sequence[Row], cancel: CancelToken) -> list[HostLogits]:
-        return [HostLogits(self.table(row.skip)[row.before, row.last]) for row in hidden]
+        return [self._logits_of(row) for row in hidden]
+
+    def _logits_of(self, row: Row) -> HostLogits:
+        if row not in self._logits:  # checked once, as a table does not change
+            self._logits[row] = HostLogits(self.table(row.skip)[row.before, row.last])
+        return self._logits[row]
 
 
 class ScriptedDrafter:

@@ -13,6 +13,8 @@ namespace emulator {
 
 namespace {
 
+constexpr size_t HUGE = 2 << 20;
+
 struct Buffer {
   unsigned char *begin, *pages;
   size_t bytes, page_bytes;
@@ -53,14 +55,25 @@ void open(Buffer *buffer) {
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 unsigned char *map_guarded(size_t bytes) {
-  void *pages =
-      mmap(nullptr, bytes + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (pages == MAP_FAILED) return nullptr;
-  if (mprotect((unsigned char *)pages + PAGE, bytes, PROT_READ | PROT_WRITE)) {
-    munmap(pages, bytes + 2 * PAGE);
+  // In pages of 2 MB where they fill one: before each launch what the one before wrote is protected anew.
+  const size_t room = bytes + 2 * PAGE, spare = bytes >= HUGE ? HUGE : 0;
+  void *mapped =
+      mmap(nullptr, room + spare, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  unsigned char *begin = (unsigned char *)mapped, *pages = begin + PAGE;
+  if (spare) {
+    pages = (unsigned char *)rounded_up((size_t)pages, HUGE);
+    const size_t before = (size_t)(pages - PAGE - begin);
+    if (before) munmap(begin, before);
+    begin += before;
+    munmap(begin + room, spare - before);
+    madvise(pages, bytes, MADV_HUGEPAGE);
+  }
+  if (mprotect(pages, bytes, PROT_READ | PROT_WRITE)) {
+    munmap(begin, room);
     return nullptr;
   }
-  return (unsigned char *)pages;
+  return begin;
 }
 
 bool is_canary(const unsigned char *begin, const unsigned char *end) {

@@ -1,4 +1,5 @@
-// What the lanes of a warp do together: shuffles, votes, tensor cores.
+// What the lanes of a warp do together: shuffles, votes, sums, tensor cores.
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -6,11 +7,19 @@
 
 namespace emulator {
 
+namespace {
+
+[[noreturn]] void fail_shuffle(unsigned lane, unsigned source) {
+  fail("a shuffle: lane %u reads lane %u, which takes no part", lane, source);
+}
+
+}  // namespace
+
 void shuffle(void *const *operands) {
   for (unsigned lane = 0; lane < WARP; lane++) {
     if (!operands[lane]) continue;
     Shuffle *own = (Shuffle *)operands[lane], *source = (Shuffle *)operands[own->source];
-    if (!source) fail("a shuffle: lane %u reads lane %u, which takes no part", lane, own->source);
+    if (!source) fail_shuffle(lane, own->source);
     own->result = source->value;
   }
 }
@@ -93,7 +102,31 @@ void load_rows(void *const *operands, bool transposed) {
     }
 }
 
+// As five shuffles do it, each of all lanes: the same sums in the same order.
+template <class Join> void reduce(void *const *operands, Join join) {
+  float values[WARP] = {}, before[WARP];
+  for (unsigned lane = 0; lane < WARP; lane++)
+    if (operands[lane]) values[lane] = *(const float *)operands[lane];
+  for (unsigned distance = WARP / 2; distance; distance /= 2) {
+    memcpy(before, values, sizeof before);
+    for (unsigned lane = 0; lane < WARP; lane++) {
+      if (!operands[lane]) continue;
+      if (!operands[lane ^ distance]) fail_shuffle(lane, lane ^ distance);
+      values[lane] = join(before[lane], before[lane ^ distance]);
+    }
+  }
+  for (unsigned lane = 0; lane < WARP; lane++)
+    if (operands[lane]) *(float *)operands[lane] = values[lane];
+}
+
 }  // namespace
+
+void warp_sum(void *const *operands) {
+  reduce(operands, [](float a, float b) { return a + b; });
+}
+void warp_max(void *const *operands) {
+  reduce(operands, [](float a, float b) { return fmaxf(a, b); });
+}
 
 void mma_s8_k32(void *const *operands) { mma_s8<2>(operands); }
 void mma_s8_k16(void *const *operands) { mma_s8<1>(operands); }

@@ -113,11 +113,12 @@ DEVICE void let_next_start() { emulator::let_next_start(); }
 
 // ---- warps
 
+// Five shuffles, for which the lanes meet only once.
 DEVICE float warp_sum(float v) {
-  for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+  emulator::meet(0xffffffffu, "warp_sum", emulator::warp_sum, &v);
   return v;
 }
 DEVICE float warp_max(float v) {
-  for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+  emulator::meet(0xffffffffu, "warp_max", emulator::warp_max, &v);
   return v;
 }

@@ -96,5 +96,7 @@ struct Matrices {
 };
 // These take all 32 lanes, and end the launch where one of them has ended.
 Operation mma_s8_k32, mma_s8_k16, mma_f16_k16, mma_tf32_k8, load_matrices, load_matrices_transposed;
+// Of a float of each lane, in its place.
+Operation warp_sum, warp_max;
 
 }  // namespace emulator
