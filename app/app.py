@@ -42,13 +42,13 @@ from engine import Engine
 
 _PLACES: Final = [Binding(f"alt+{n}", f"screen.tab({n})", show=False) for n in range(1, 10)]
 
-SWITCH_S: Final = 0.0005
+SWITCH_S: Final = 0.0002
 """Seconds after which a thread that draws gives way to the engine's, and the other way round. With Python's
 own 5 ms the engine would wait for most of a token's time whenever a frame is drawn."""
 
 ENGINE_NICENESS: Final = 5
-"""Where threads that compute keep all cores busy, a key goes first: drawn within 42 to 48 ms (p95, while a
-reply streams, two cores) instead of 54 to 67. With 10 it is 60: an engine set aside keeps Python's lock."""
+"""Where threads that compute keep all cores busy, a key goes first: p95 went from 54 to 67 ms to 42 to 48
+(while a reply streams, two cores). With 10 it was 60: an engine set aside keeps Python's lock."""
 
 
 class TiercelApp(DialogActions):

@@ -31,6 +31,8 @@ PIECE = 4
 """Characters of a token."""
 WINDOW = 100
 """Tokens whose cost is compared."""
+WINDOWS = 5
+"""So many at either end: in one there are no more than 6 to 20 looks."""
 SCREEN = 40
 """Lines that fill it."""
 BEAT_S = 0.02
@@ -107,7 +109,7 @@ class PacedEngine(FakeEngine):
         self._between = between
         self.spoken = 0
         self.phase = ""
-        """first, between, last or done, of a reply in windows."""
+        """first 0 and so on, between, last 0 and so on, or done, of a reply in windows."""
         self.cpu_s = 0.0
 
     def _generate(self, reply: Reply, number: int) -> None:
@@ -119,19 +121,22 @@ class PacedEngine(FakeEngine):
         if self._between and number == 1:
             reply.append("\n\n".join(f"Line {line} of many." for line in range(SCREEN)), [1], stats)
         elif self._between:
-            self.phase = "first"
-            self._speak(reply, text, WINDOW, TOK_S)
+            self._speak_windows(reply, text, "first")
             self.phase = "between"
             self._speak(reply, text, self._between, FAST_TOK_S)
             self._closing.wait(SETTLE_S)
-            self.phase = "last"
-            self._speak(reply, text, WINDOW, TOK_S)
+            self._speak_windows(reply, text, "last")
             self.phase = "done"
         else:
             self._speak(reply, text, 1 << 30, TOK_S)
         self._set(state=EngineState.READY)
         reply.finish(FinishReason.STOP, reply.stats)
         self.cpu_s += time.thread_time() - started
+
+    def _speak_windows(self, reply: Reply, text: Iterator[str], name: str) -> None:
+        for number in range(WINDOWS):
+            self.phase = f"{name} {number}"
+            self._speak(reply, text, WINDOW, TOK_S)
 
     def _speak(self, reply: Reply, text: Iterator[str], count: int, rate: float) -> None:
         started = time.monotonic()
