@@ -14,15 +14,13 @@ from textual.widgets import Static
 
 
 class Still(Widget):
-    """A widget without scrollbars."""
+    """A widget without scrollbars. Mixed in, it comes after the class that gives the style."""
 
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
 
-class Words(Static):
+class Words(Static, Still):
     """A text that is replaced often, mostly by the same."""
-
-    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
         """Show `content`, if something else is shown; `layout` as in `Static.update`."""

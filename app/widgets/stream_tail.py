@@ -12,11 +12,10 @@ from typing import Final
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.geometry import Size
-from textual.reactive import Reactive
 from textual.widgets import Static
 
 from app.widgets.ground import Ground
+from app.widgets.still import Still
 
 SET_LINES: Final = 8
 """Lines that are set aside at a time; the widget that still grows has up to twice as many."""
@@ -29,17 +28,12 @@ LAYOUT_S: Final = 0.25
 _CARET: Final = "▌"
 
 
-class _Open(Static):
+class _Open(Static, Still):
     """The lines that still grow."""
 
-    # The layout that makes a widget taller needs no second one to say so, and draws it.
-    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
-
-class StreamTail(Vertical, Ground):
+class StreamTail(Vertical, Ground, Still):
     """Shows the open tail of a reply."""
-
-    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
     def __init__(self) -> None:
         """Show nothing."""

@@ -17,7 +17,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.layout import DockArrangeResult
-from textual.reactive import Reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -29,6 +28,7 @@ from app.sanitize import sanitize, sanitize_line
 from app.widgets.ground import Ground
 from app.widgets.in_sight import Rows, below
 from app.widgets.reply_markdown import ReplyMarkdown
+from app.widgets.still import Still
 from app.widgets.stream_tail import StreamTail
 
 if TYPE_CHECKING:
@@ -61,11 +61,9 @@ def describe(attachment: Attachment) -> str:
     return " · ".join((sanitize_line(attachment.name), _("{n:,} lines").format(n=lines), amount))
 
 
-class TurnView(Vertical, Ground):
+class TurnView(Vertical, Ground, Still):
     """Shows one turn, and follows it while it grows."""
 
-    # See `_Open` in `stream_tail`.
-    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     DEFAULT_CSS = """
     TurnView .chips { height: auto; color: $muted; }
     TurnView.-current { background: $foreground 4%; }
