@@ -46,8 +46,6 @@ struct matrix {
   int64_t row_bytes;
 };
 
-enum { TILE_COLUMNS = 4 }; /* of activations that a product takes at once */
-
 /* Activations of T rows, and the same rounded to 8 bits for matrices that use it; padded with zeros to whole spans.
  *
  * x = scale * q for each group of 16. Up to MOST_FOR_GEMV rows lie one after another as row_spans, more as tiles of

@@ -79,22 +79,23 @@ INLINE void pack(int type, const struct matrix *w, int64_t r, int64_t from, int6
 
 /* Some rows, unpacked, by the columns of a tile, over some spans. */
 struct piece {
-  const struct part_step *rows;    /* [count, PARTS, spans] */
+  const struct part_step *rows;    /* [count, PARTS, unpacked], from the first span on */
   const struct part_step *columns; /* [PARTS, ..., columns] */
   float (*sums)[LANES];            /* [count, TILE_COLUMNS]: added to, or set where this */
   bool begins;                     /* is the first piece of these rows */
   int64_t count, spans;
+  int64_t unpacked;                /* spans of a row, these and others */
   int64_t to_next_part;            /* of columns, in steps */
   int64_t groups;                  /* of 16 inputs that there are, counted from the first span */
 };
 
 /* Part by part: what is read again for each row is then half as much, or less. */
 INLINE void tile_dots(int bits, bool with_bias, int columns, const struct piece *p) {
-  const int64_t to_next_row = PARTS * p->spans;
+  const int64_t to_next_row = PARTS * p->unpacked;
   for (int part = 0; part < PARTS; part++) {
     const int64_t some = (p->groups - group_of_lane(part * PART) + GROUPS - 1) / GROUPS, steps = some < p->spans ? some : p->spans;
     for (int64_t first = 0; first < p->count; first += TILE_ROWS) { /* rows that do not exist too, from whatever lies there */
-      const struct part_step *w = p->rows + first * to_next_row + part * p->spans, *x = p->columns + part * p->to_next_part;
+      const struct part_step *w = p->rows + first * to_next_row + part * p->unpacked, *x = p->columns + part * p->to_next_part;
       float *sums = p->sums[first * TILE_COLUMNS] + part * PART;
       pf acc[TILE_ROWS][TILE_COLUMNS];
       for (int r = 0; r < TILE_ROWS; r++)
@@ -123,7 +124,13 @@ typedef void tile_function(const struct piece *);
 #define DEFINE(BITS, BIAS, COLUMNS) \
   static void tile_##BITS##_##COLUMNS(const struct piece *p) { tile_dots(BITS, BIAS, COLUMNS, p); }
 #define NAME(BITS, BIAS, COLUMNS) tile_##BITS##_##COLUMNS,
-#define BY_COLUMNS(X, BITS, BIAS) X(BITS, BIAS, 1) X(BITS, BIAS, 2) X(BITS, BIAS, 3) X(BITS, BIAS, 4)
+#define UP_TO_4(X, BITS, BIAS) X(BITS, BIAS, 1) X(BITS, BIAS, 2) X(BITS, BIAS, 3) X(BITS, BIAS, 4)
+#if TILE_COLUMNS == 4
+#define BY_COLUMNS UP_TO_4
+#else
+#define BY_COLUMNS(X, BITS, BIAS) \
+  UP_TO_4(X, BITS, BIAS) X(BITS, BIAS, 5) X(BITS, BIAS, 6) X(BITS, BIAS, 7) X(BITS, BIAS, 8)
+#endif
 #define BY_BITS(X) X(5, true) X(6, true) X(8, SIGNED_ZERO_POINT != 0)
 #define DEFINE_ALL(BITS, BIAS)    \
   BY_COLUMNS(DEFINE, BITS, BIAS) \
@@ -162,28 +169,39 @@ static void pack_row(const struct matrix *w, int64_t r, int64_t from, int64_t en
 }
 
 /* Few columns: what is unpacked keeps, with the columns that it is multiplied by, within the first cache, so some spans
- * of some rows go at a time. Many columns: it pays to unpack more rows, and whole ones, into the second cache. */
+ * of some rows go at a time. Many columns: it pays to unpack more rows, and whole ones, into the second cache; what keeps
+ * within the first, while all these rows are multiplied by it, is some spans of a tile. */
+enum { SPANS_AT_ONCE = (24 << 10) / (TILE_COLUMNS * sizeof(struct part_step)) };
 enum { FEW_COLUMNS = 32, FEW_ROWS = 4, FEW_SPANS = 8 };
 
 static void gemm(const struct matrix *w, const struct activations *a, int64_t r0, int64_t r1, float *out, int64_t ldo,
                  struct part_step *rows) {
   const bool few = a->count <= FEW_COLUMNS;
   const int64_t groups = (w->cols + GROUP - 1) / GROUP;
-  const int64_t rows_at_once = few ? FEW_ROWS : rows_together(w->cols), spans_at_once = few ? FEW_SPANS : a->spans;
+  const int64_t rows_at_once = few ? FEW_ROWS : rows_together(w->cols), unpack_at_once = few ? FEW_SPANS : a->spans;
   _Alignas(64) float sums[MOST_ROWS_TOGETHER * TILE_COLUMNS][LANES]; /* of one tile, or of all where columns are few */
   for (int64_t first = r0; first < r1; first += rows_at_once) {
     const int64_t n = r1 < first + rows_at_once ? r1 - first : rows_at_once;
     for (int64_t from = 0, end; from < a->spans; from = end) {
-      end = a->spans < from + spans_at_once ? a->spans : from + spans_at_once;
+      end = a->spans < from + unpack_at_once ? a->spans : from + unpack_at_once;
       for (int64_t r = 0; r < n; r++) pack_row(w, first + r, from, end, rows + r * PARTS * (end - from));
       float(*of_tile)[LANES] = sums;
       for (int64_t t = 0; t < a->count;) {
         const struct tile tile = tile_of(a, t);
-        tile_function_for(w->type, tile.columns)(&(struct piece){rows, tile.steps + from * tile.columns, of_tile, !from, n, end - from,
-                                                                 a->spans * tile.columns, groups - from * GROUPS});
+        tile_function *const multiply = tile_function_for(w->type, tile.columns);
+        for (int64_t s = from; s < end; s += SPANS_AT_ONCE)
+          multiply(&(struct piece){.rows = rows + (s - from),
+                                   .columns = tile.steps + s * tile.columns,
+                                   .sums = of_tile,
+                                   .begins = !s,
+                                   .count = n,
+                                   .spans = end < s + SPANS_AT_ONCE ? end - s : SPANS_AT_ONCE,
+                                   .unpacked = end - from,
+                                   .to_next_part = a->spans * tile.columns,
+                                   .groups = groups - s * GROUPS});
         for (int64_t r = 0; r < n && end == a->spans; r++) {
           float of_columns[TILE_COLUMNS]; /* of columns that do not exist too */
-          vf_hsum4(of_tile + r * TILE_COLUMNS, of_columns);
+          for (int64_t c = 0; c < tile.columns; c += 4) vf_hsum4(of_tile + r * TILE_COLUMNS + c, of_columns + c);
           for (int64_t c = 0; c < tile.columns; c++) out[(t + c) * ldo + first + r] = of_columns[c];
         }
         if (few) of_tile += FEW_ROWS * TILE_COLUMNS;

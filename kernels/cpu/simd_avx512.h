@@ -2,6 +2,7 @@
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
 enum { TILE_ROWS = 2, SUMS = 16 /* vectors of 16 that the registers hold beside others */ };
+#define TILE_COLUMNS 8 /* of activations that a product takes at once, 4 or 8 */
 #define SIGNED_ZERO_POINT 128 /* signed bytes are used as byte ^ 0x80 */
 
 typedef __m512 vf;
@@ -34,8 +35,16 @@ INLINE float vf_hsum(vf v) {
   b = _mm_add_ps(b, _mm_movehl_ps(b, b));
   return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
+/* The same of four, whose shuffles serve two and then four. */
+INLINE vf add_halves(vf x, vf y) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+}
 INLINE void vf_hsum4(const float v[4][16], float out[4]) {
-  for (int i = 0; i < 4; i++) out[i] = vf_hsum(vf_load(v[i]));
+  const vf x = add_halves(vf_load(v[0]), vf_load(v[1])), y = add_halves(vf_load(v[2]), vf_load(v[3]));
+  vf z = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd)); /* four lanes of each */
+  z = _mm512_add_ps(z, _mm512_permute_ps(z, 0x4e));
+  z = _mm512_add_ps(z, _mm512_permute_ps(z, 0xb1));
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, z)));
 }
 INLINE float vf_hmax(vf v) { return _mm512_reduce_max_ps(v); }
 INLINE vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p)); }

@@ -26,7 +26,11 @@ N_SIZES = 7
 ROWS = 37
 TOKENS = 11
 COLUMNS = (256, 576, 2304)
-"""One span, the end of a row inside one, and more of them than are unpacked at a time."""
+"""One span, the end of a row inside one, and more of them than are unpacked at a time for so few tokens."""
+MANY = (65 * 256, 33)
+"""Columns and tokens: rows are unpacked whole, and have more spans than are multiplied at a time."""
+TYPES_FOR_MANY = (QuantType.Q8_0, QuantType.Q4_K, QuantType.Q6_K)
+"""One for each size of weights, whose products are different functions."""
 FLOAT_TYPES = (QuantType.F32, QuantType.F16, QuantType.BF16)
 
 
@@ -72,12 +76,16 @@ def _allowed(operation: str, scale: Floats | float) -> Floats:
 
 def _matmuls(rng: np.random.Generator) -> Iterator[Case]:
     for quant_type in QuantType:
-        for n_columns in COLUMNS:
+        in_float = (True,) if quant_type in FLOAT_TYPES else (True, False)
+        cases = [(n_columns, TOKENS, in_float) for n_columns in COLUMNS]
+        if quant_type in TYPES_FOR_MANY:
+            cases.append((*MANY, (False,)))
+        for n_columns, n_tokens, precisions in cases:
             if n_columns % block_size(quant_type):
                 continue
             data = random_matrix(rng, (ROWS, n_columns), quant_type).view(np.uint8)
-            x = rng.standard_normal((TOKENS, n_columns)).astype(np.float32)
-            x *= np.logspace(-6, 4, TOKENS, dtype=np.float32)[:, None]
+            x = rng.standard_normal((n_tokens, n_columns)).astype(np.float32)
+            x *= np.logspace(-6, 4, n_tokens, dtype=np.float32)[:, None]
             x[1] = 0
             x[2, 16:32] = 0  # a group of zeros has no scale
             x[3] = -1
@@ -85,11 +93,11 @@ def _matmuls(rng: np.random.Generator) -> Iterator[Case]:
                 data[0].reshape(-1, block_bytes(quant_type))[:, 2:] = 128
             data = data.reshape(-1)
             weights = dequantize(data, quant_type).reshape(ROWS, n_columns)
-            for float_precision in (True,) if quant_type in FLOAT_TYPES else (True, False):
+            for float_precision in precisions:
                 seen = x if float_precision else reference.round_activations(x)
                 yield Case(
                     Op.MATMUL,
-                    (quant_type, ROWS, n_columns, TOKENS, float_precision),
+                    (quant_type, ROWS, n_columns, n_tokens, float_precision),
                     (data, x),
                     reference.matmul(seen, data, quant_type),
                     _allowed("matmul", np.abs(seen) @ np.abs(weights).T),
