@@ -21,8 +21,8 @@ SET_LINES: Final = 8
 """Lines that are set aside at a time; the widget that still grows has up to twice as many."""
 SET_CHARACTERS: Final = 800
 """The same in characters, for a text without line breaks."""
-MERGED: Final = 10
-"""So many widgets become one: every layout looks at each of them."""
+MERGED: Final = 5
+"""So many widgets become one, and so many of those again: every layout looks at each of them."""
 LAYOUT_S: Final = 0.25
 """Seconds between two layouts: short lines come faster than that, and each costs as much as many tokens."""
 _CARET: Final = "▌"
@@ -30,6 +30,15 @@ _CARET: Final = "▌"
 
 class _Open(Static, Still):
     """The lines that still grow."""
+
+
+class _Set(Static):
+    """Lines that are set aside."""
+
+    def __init__(self, tail: str, start: int, end: int, merges: int) -> None:
+        """Show the `tail` from `start` to `end`; `merges` were needed to have so much in one widget."""
+        super().__init__(Content(tail[start:end].removesuffix("\n")), classes="set")
+        self.start, self.merges = start, merges
 
 
 class StreamTail(Vertical, Ground, Still):
@@ -42,10 +51,7 @@ class StreamTail(Vertical, Ground, Still):
         self._open = _Open()
         self._n_set = 0
         """Characters of the tail that are set aside."""
-        self._parts: list[Static] = []
-        """The newest widgets of what is set aside, not merged yet."""
-        self._parts_start = 0
-        """Where in the tail they begin."""
+        self._parts: list[_Set] = []
         self._laid_out_at = 0.0
         """When a new line was shown last, on the monotonic clock."""
 
@@ -78,23 +84,23 @@ class StreamTail(Vertical, Ground, Still):
         self.display = False
         self._laid_out_at = 0.0
         if self._n_set:
-            self._n_set = self._parts_start = 0
+            self._n_set = 0
+            self.remove_children(self._parts)
             self._parts.clear()
-            self.query(".set").remove()
         self._open.update("")
 
     def _set_aside(self, tail: str, border: int) -> None:
-        """Draw the tail up to `border` once."""
-        part = Static(Content(tail[self._n_set : border].removesuffix("\n")), classes="set")
+        """Draw the tail up to `border` once, or with what is above it where that is many widgets."""
+        start, merges, gone = self._n_set, 0, []
+        while len(like := self._parts[1 - MERGED :]) == MERGED - 1 and like[0].merges == merges:
+            start, merges = like[0].start, merges + 1
+            gone += like
+            del self._parts[1 - MERGED :]
+        part = _Set(tail, start, border, merges)
+        self.remove_children(gone)
         self.mount(part, before=self._open)
         self._parts.append(part)
         self._n_set = border
-        if len(self._parts) == MERGED:
-            last = self._parts.pop()
-            self.remove_children(self._parts)
-            last.update(Content(tail[self._parts_start : border].removesuffix("\n")))
-            self._parts.clear()
-            self._parts_start = border
 
 
 def _with_caret(text: str) -> Content:

@@ -127,6 +127,7 @@ class PacedEngine(FakeEngine):
             self._closing.wait(SETTLE_S)
             self._speak_windows(reply, text, "last")
             self.phase = "done"
+            self._closing.wait(2 * BEAT_S)  # so that drawing the end is no part of the last window
         else:
             self._speak(reply, text, 1 << 30, TOK_S)
         self._set(state=EngineState.READY)

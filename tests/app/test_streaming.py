@@ -65,7 +65,7 @@ async def test_all_of_an_open_block_is_shown_by_a_few_widgets(home: Path, text: 
         tail = view.query_one(StreamTail)
         assert tail.size.height >= lines
         assert "".join(_visible(tail).replace("▌", "").split()) == "".join(text.removeprefix("```py").split())
-        assert len(tail.children) < 30
+        assert len(tail.children) < 15
         assert tail.children[-1].size.height < 200
 
 
