@@ -34,8 +34,12 @@ from kernels.cuda.device import Array, Device
 from kernels.cuda.launch_settings import LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix, embedding
 from kernels.cuda.norms import Rounded, add_norm, gated, round_rows
-from kernels.cuda.products import multiply, multiply_gated
+from kernels.cuda.products import Product, multiply_each, multiply_gated, multiply_gated_rounded
 from kernels.cuda.sketch import Launch, Sketch
+
+_MOST_PASSES = 12
+"""Passes through the model that there are graphs for at a time: of one to eight tokens, and some drafts;
+fewer where a pass is many runs. Who tries hundreds of skip sets uses few of them twice."""
 
 
 class _Run(NamedTuple):
@@ -72,7 +76,7 @@ class Step:
         self._device, self._weights, self._config, self._precision = device, weights, config, precision
         self._attention, self._state, self._settings = attention, state, settings
         self._rows = reserve_rows(device, source, config, precision)
-        self.graphs: Graphs[_Pass | _Run] = Graphs(device)
+        self.graphs: Graphs[_Pass | _Run] = Graphs(device, _MOST_PASSES * 2 * config.n_layers)
         self._kv: DeviceKV | None = None
         """The cache that the graphs use."""
 
@@ -126,15 +130,20 @@ class Step:
         *,
         arrives: np.uint64 | None,
         leaves: np.uint64 | None,
+        again: bool = True,
     ) -> None:
         """Run blocks that follow each other over `x`; the positions are in the state.
 
         `arrives` and `leaves` are `Device.host_address` of [T, D] f32: hidden states are first read from
-        there, and written there in the end. None leaves them in `x`.
+        there, and written there in the end. None leaves them in `x`. What will not be run `again` is no
+        graph, which takes as long to make as its kernels to be launched, and memory.
         """
         self._use(kv)
         run = _Run(tuple(blocks), n_tokens, arrives, leaves)
-        self.graphs.launch(run, len(run.blocks), lambda: self._run(run, kv))
+        if again:
+            self.graphs.launch(run, len(run.blocks), lambda: self._run(run, kv))
+        else:
+            self._run(run, kv)
 
     def head(self, x: Array) -> None:
         """Final norm and output projection of x [T, D], T up to 8, into `logits`; x is left alone."""
@@ -143,6 +152,10 @@ class Step:
     def forget_passes(self) -> None:
         """Let go of what passes through the whole model hold: embedding, blocks and head."""
         self.graphs.forget(lambda key: isinstance(key, _Pass))
+
+    def forget_runs(self) -> None:
+        """Let go of all runs of blocks: others will be asked for."""
+        self.graphs.forget(lambda key: isinstance(key, _Run))
 
     def forget(self, block: BlockMatrices) -> None:
         """Let go of a block that will be used no more."""
@@ -247,26 +260,24 @@ class Step:
             gated(self._device, rows.gate_up, activation, rounded=out.rounded, floats=out.floats)
             return
         (matrix,) = gate_up.matrices
+        form, settings = self._form(matrix, normed), self._settings
+        if out.rounded is not None and out.floats is None and isinstance(form, Rounded):
+            multiply_gated_rounded(
+                self._device, matrix, form, rows.inner, out.rounded, activation, settings=settings
+            )
+            return
         inner = rows.inner if out.floats is None else out.floats
-        multiply_gated(
-            self._device, matrix, self._form(matrix, normed), inner, activation, settings=self._settings
-        )
+        multiply_gated(self._device, matrix, form, inner, activation, settings=settings)
         if out.rounded is not None:
             round_rows(self._device, inner, rounded=out.rounded)
 
     def _multiply(self, projection: Projection, x: Input, out: Array, *, accumulate: bool = False) -> None:
-        column = 0
+        products, column = [], 0
         for matrix in projection.matrices:
             part = out[:, column : column + matrix.n_rows]
-            multiply(
-                self._device,
-                matrix,
-                self._form(matrix, x),
-                part,
-                accumulate=accumulate,
-                settings=self._settings,
-            )
+            products.append(Product(matrix, self._form(matrix, x), part))
             column += matrix.n_rows
+        multiply_each(self._device, products, accumulate=accumulate, settings=self._settings)
 
     def _wanted(self, projection: Projection) -> Forms:
         return Forms.of(projection.matrices, self._precision)

@@ -167,7 +167,9 @@ attention_step(const float *qkv, const float *q_weight, const float *k_weight, f
   Head coming;
   if (warp < end_head) heads.load(coming, warp);
   const int first_step = (u32)Sight(start, window).first / STEP, end_step = (u32)(n_positions + STEP - 1) / STEP;
-  const int n_shares = min(gridDim.z, (u32)(end_step - first_step + WARPS - 1) / WARPS);
+  // Of several tokens there are more rows to merge: a warp's second step is cheaper than one more share.
+  const int least = n_tokens > 1 ? 2 * WARPS : WARPS;
+  const int n_shares = min(gridDim.z, (u32)(end_step - first_step + least - 1) / least);
   if (share >= n_shares) return;
 
   Keys key[TILES];

@@ -2,6 +2,7 @@
 #pragma once
 #include "epilogue.cuh"
 #include "formats.cuh"
+#include "rounding.cuh"
 
 #ifndef FORMAT
 #error "FORMAT: a quant type"
@@ -17,6 +18,12 @@
 #endif
 #if !defined(TILES) || !defined(SPLIT) || !defined(WARPS) || !defined(STAGES) || !defined(CLUSTER) || !defined(BLOCKS)
 #error "TILES (of 16 rows a warp), SPLIT, WARPS (of a block), STAGES, CLUSTER, BLOCKS: launch_settings.py chooses them"
+#endif
+#ifndef ROUNDS
+#error "ROUNDS: 1 where gated outputs are rounded"
+#endif
+#if !defined(LEADS) || !defined(BESIDE)
+#error "LEADS: 1 where the next kernel is a product of the same x; BESIDE: 1 where the one before is"
 #endif
 
 using W = Quantised<FORMAT, WIDTH>;
@@ -35,12 +42,16 @@ constexpr bool JOINED = !SIDE_BY_SIDE && (FORMAT == Q4_K || FORMAT == Q2_K);
 constexpr int TOTALS = SIDE_BY_SIDE || JOINED ? 1 : 2;
 // Something is subtracted that grows with the sum of x.
 constexpr bool SUBTRACTS = W::HAS_MINIMUM || W::MINUS != 0;
-// Floats from column to column in shared memory: 2 * PITCH % 32 == 8, so that no two lanes share a bank.
-constexpr int PITCH = 16 * TILES + 4;
 constexpr int TEAMS = WARPS / SPLIT;
-// Threads that add up the same outputs, in all blocks of the cluster, and outputs of each.
-constexpr int ADDERS = 32 * SPLIT * CLUSTER;
-constexpr int OUTPUTS = (OUT_ROWS * COLUMNS + ADDERS - 1) / ADDERS;
+// No warp has the rows of another.
+constexpr bool ALONE = SPLIT * CLUSTER == 1;
+// Tiles of outputs, of 16 rows and COLUMNS columns. Of each the blocks of a cluster store so many, column by column.
+constexpr int OUT_TILES = GATED ? 1 : TILES;
+constexpr int OF_TILE = 16 * COLUMNS;
+constexpr int MINE = OF_TILE / CLUSTER;
+constexpr int OUTPUTS = ALONE ? 4 * OUT_TILES : (OUT_TILES * MINE + 32 * SPLIT - 1) / (32 * SPLIT);  // of a thread
+// Where accumulator `i` of a lane is in its tile; beyond it where B has the low bytes of x.
+DEVICE int place_in_tile(int i, int lane) { return 16 * (lane % 4 * 2 + i % 2) + lane / 4 + i / 2 * 8; }
 
 // A unit is a block of 256 of the K types, a chunk of the others. Those of a row are dealt out to the blocks of a
 // cluster, run after run, and a block's to the SPLIT warps of a team, one by one.
@@ -73,4 +84,16 @@ constexpr int HIGH_AT = CODE_BYTES / 64 * CODE_RUN;
 constexpr int SCALES_AT = HIGH_AT + ROWS * HIGH_BYTES;
 constexpr int BLOCKS_AT = SCALES_AT + ROWS * SCALE_BYTES;
 constexpr int UNIT_BYTES = BLOCKS_AT + ROWS * BLOCK_BYTES;
+
+// Sums from other warps: behind the ring, where blocks that are ahead send theirs, or else in the place of x.
+constexpr int RECEIVED_AT = CLUSTER > 1 ? X_BYTES + WARPS * STAGES * UNIT_BYTES : 0;
+constexpr int RECEIVED_BYTES = WARPS * TILES * OF_TILE * 4;
+// And the count of them.
+constexpr int ARRIVALS_AT = RECEIVED_AT + RECEIVED_BYTES;
+// What a block rounds: chunks of 128 outputs of some columns, so many floats apart that twice as many are 8 banks.
+constexpr int JOINED_COLUMNS = (MINE + 15) / 16;
+constexpr int JOINED_CHUNKS = (TEAMS + 7) / 8;
+constexpr int JOINED_PITCH = TEAMS * 16 + 4;
+static_assert(!ROUNDS || (GATED && SPLIT == 1 && TEAMS % 8 == 0 && MINE % 16 == 0 &&
+                          JOINED_COLUMNS * JOINED_PITCH * 4 <= X_BYTES + WARPS * STAGES * UNIT_BYTES));
 static_assert((COLUMNS == 4 || COLUMNS == 8) && WARPS % SPLIT == 0 && TILES <= 2 && (!GATED || TILES == 2));

@@ -108,6 +108,7 @@ def representative(card: Card) -> list[Kernel]:
             _whole_matrix(sketch, matrix)
             _products(sketch, matrix, [1, 5], shapes.activation if gated else None)
     _float_products(sketch, matrix, [1, 5], small.activation)
+    _beside(sketch, large)
     return list(dict.fromkeys((*sketch.kernels, *_BENCHES)))
 
 
@@ -224,6 +225,20 @@ def _products(sketch: Sketch, matrix: DeviceMatrix, n_tokens: Iterable[int], act
             _product(sketch, matrix, norms.rounded(sketch, each, matrix.n_columns), each, activation)
 
 
+def _beside(sketch: Sketch, shapes: Shapes) -> None:
+    """Products of the same activations, as where query and key are of one type and the value of another."""
+    x = norms.rounded(sketch, 5, shapes.hidden_size)
+    n_rows = shapes.n_kv_heads * shapes.head_dim
+    out = sketch.empty((5, n_rows), np.float32)
+    products.multiply_each(
+        sketch,
+        [
+            products.Product(matrices.allocate(sketch, each, n_rows, shapes.hidden_size), x, out)
+            for each in (QuantType.Q4_K, QuantType.Q6_K)
+        ],
+    )
+
+
 def _float_products(
     sketch: Sketch, matrix: DeviceMatrix, n_tokens: Iterable[int], activation: str | None
 ) -> None:
@@ -236,6 +251,10 @@ def _product(
 ) -> None:
     if activation:
         out = sketch.empty((n_tokens, matrix.n_rows // 2), np.float32)
+        if isinstance(x, Rounded):
+            result = norms.rounded(sketch, n_tokens, matrix.n_rows // 2)
+            products.multiply_gated_rounded(sketch, matrix, x, out, result, activation)
+            return
         products.multiply_gated(sketch, matrix, x, out, activation)
     else:
         out = sketch.empty((n_tokens, matrix.n_rows), np.float32)

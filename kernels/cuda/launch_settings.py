@@ -44,6 +44,8 @@ _IN_BLOCKS = (QuantType.Q2_K, QuantType.Q3_K, QuantType.Q4_K, QuantType.Q5_K, Qu
 _SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 103: 227}
 """Shared memory of a processor, less what a block takes for itself, where it is more than 99 KiB."""
 _LEAST_SHARED_KIB = 99
+_COUNT_BYTES = 16
+"""Room for a count of what has come from the other blocks of a cluster."""
 _FEW_SLICES = 4
 """So often may all warps wait for x."""
 _CLUSTERS = (1, 2, 4, 8)
@@ -78,6 +80,8 @@ class ColumnsSettings(NamedTuple):
     """Blocks that share the same rows, each with a part of their length; more than 1 from 9.0 on."""
     blocks: int
     """That a processor shall hold at a time: it bounds the registers of a thread."""
+    passes: int
+    """Groups of rows that a warp takes one after the other: 1 where warps share rows."""
 
 
 class Choice(NamedTuple):
@@ -171,9 +175,9 @@ class LaunchSettings:
             for cluster in clusters(self._compute_capability)[1:]
             if cluster <= n_units and -(-teams // 4) * cluster <= 2 * self._n_processors
         ]
-        choices = [ColumnsSettings(tiles, 1, 4, 2, cluster, 2) for cluster in reversed(narrow)]
+        choices = [ColumnsSettings(tiles, 1, 4, 2, cluster, 2, 1) for cluster in reversed(narrow)]
         choices += [
-            ColumnsSettings(tiles, min(split, warps), warps, 1, 1, blocks)
+            ColumnsSettings(tiles, min(split, warps), warps, 1, 1, blocks, 1)
             for warps, blocks in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 1))
         ]
         shape = self._compute_capability, quant_type, n_columns, _MOST_TOKENS
@@ -315,14 +319,22 @@ def shared_memory(
     of_token = 4 + (0 if quant_type is QuantType.Q8_0 else 32)
     of_chunk = 1024 + MOST_SIDE_BY_SIDE * of_token if few else 2048 + _MOST_TOKENS * of_token
     turns = -(-units(quant_type, n_columns) // (chosen.cluster * chosen.split))
-    rows = 16 * chosen.tiles
-    weights = chosen.warps * chosen.stages * _unit_bytes(quant_type, unit, rows)
-    sums = chosen.warps * (MOST_SIDE_BY_SIDE if few else _MOST_TOKENS) * (rows + 4) * 4
+    shares = chosen.split * chosen.cluster > 1
+    if shares and chosen.passes > 1:
+        raise ValueError(f"{chosen}: warps that share rows take one group of them")
+    weights = chosen.warps * chosen.stages * _unit_bytes(quant_type, unit, _ROWS_OF_TILE * chosen.tiles)
+    of_tile = _ROWS_OF_TILE * (MOST_SIDE_BY_SIDE if few else _MOST_TOKENS) * 4
+    sums = chosen.warps * chosen.tiles * of_tile if shares else 0
+    # From the other blocks of a cluster they may come at any time, and are counted.
+    behind = sums + _COUNT_BYTES if chosen.cluster > 1 else 0
     available = _SHARED_KIB.get(compute_capability, _LEAST_SHARED_KIB) * 1024 // chosen.blocks - 1024
     for slices in range(1, turns + 1):
-        n_bytes = max(-(-turns // slices) * chosen.split * unit * of_chunk + weights, sums)
-        if n_bytes <= available:
-            return slices, n_bytes
+        n_bytes = max(-(-turns // slices) * chosen.split * unit * of_chunk + weights + behind, sums)
+        if n_bytes > available:
+            continue
+        if slices > 1 and chosen.passes > 1:
+            break
+        return slices, n_bytes
     raise ValueError(f"{chosen} needs more than {available} bytes of shared memory for {quant_type.name}")
 
 

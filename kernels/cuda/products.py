@@ -7,13 +7,16 @@ settings; does not know models. All of it goes on the device's stream and return
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple, TypeGuard
+
 import numpy as np
 
 from kernels.cuda import columns, launch_settings
 from kernels.cuda.device import Array, Device, Kernel
 from kernels.cuda.launch_settings import GemvSettings, LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix, padded_columns
-from kernels.cuda.norms import Rounded
+from kernels.cuda.norms import Rounded, round_rows
 
 MOST_TOKENS = 8
 """Tokens of a product at most."""
@@ -43,6 +46,36 @@ def multiply(
     _multiply(device, matrix, x, out, epilogue, settings)
 
 
+class Product(NamedTuple):
+    """One of several products with the same tokens."""
+
+    matrix: DeviceMatrix
+    x: Rounded | Array
+    """The tokens, in the form that the matrix wants."""
+    out: Array
+
+
+def multiply_each(
+    device: Device,
+    products: Sequence[Product],
+    *,
+    accumulate: bool = False,
+    settings: LaunchSettings | None = None,
+) -> None:
+    """`multiply` of each; none has to do with another's `out`.
+
+    Those of several tokens rounded once run beside one another where all go to the tensor cores: each of them
+    alone would leave much of a GPU idle. Raises ValueError as `multiply`.
+    """
+    epilogue = "ADD" if accumulate else "STORE"
+    first = products[0].x
+    beside = len(products) > 1 and all(each.x is first and _by_columns(each.x, each.out) for each in products)
+    for number, (matrix, x, out) in enumerate(products):
+        _check(matrix, x, out, matrix.n_rows)
+        leads, follows = beside and number == 0, beside and number > 0
+        _multiply(device, matrix, x, out, epilogue, settings, leads=leads, beside=follows)
+
+
 def multiply_gated(
     device: Device,
     matrix: DeviceMatrix,
@@ -63,6 +96,32 @@ def multiply_gated(
     _multiply(device, matrix, x, out, _GATED[activation], settings)
 
 
+def multiply_gated_rounded(
+    device: Device,
+    matrix: DeviceMatrix,
+    x: Rounded,
+    inner: Array,
+    rounded: Rounded,
+    activation: str,
+    *,
+    settings: LaunchSettings | None = None,
+) -> None:
+    """`multiply_gated`, and what it gives is rounded: all in one where the kernel for several tokens can.
+
+    `inner` is `out` of multiply_gated, and undefined afterwards. Raises ValueError as it does.
+    """
+    known = settings or _shipped(device)
+    n_tokens, n_outputs = inner.shape
+    if _by_columns(x, inner):
+        chosen = known.columns(matrix.quant_type, matrix.n_columns, matrix.n_rows, n_tokens, gated=True)
+        if columns.can_round(n_tokens, n_outputs, chosen):
+            _check(matrix, x, inner, matrix.n_rows // 2)
+            columns.launch(device, matrix, x, inner, _GATED[activation], chosen, rounded=rounded)
+            return
+    multiply_gated(device, matrix, x, inner, activation, settings=known)
+    round_rows(device, inner, rounded=rounded)
+
+
 def _multiply(
     device: Device,
     matrix: DeviceMatrix,
@@ -70,20 +129,34 @@ def _multiply(
     out: Array,
     epilogue: str,
     settings: LaunchSettings | None,
+    *,
+    leads: bool = False,
+    beside: bool = False,
 ) -> None:
-    n_tokens, n_outputs = out.shape
-    known = settings or launch_settings.shipped(device.compute_capability, device.n_processors)
+    n_tokens = out.shape[0]
+    known = settings or _shipped(device)
     shape = matrix.quant_type, matrix.n_columns, matrix.n_rows
     if not isinstance(x, Rounded):
         launch_float(device, matrix, x, out, epilogue, known.gemv(*shape))
-    elif n_tokens > 1 and n_outputs >= columns.LEAST_ROWS:
+    elif _by_columns(x, out):
         gated = epilogue in _GATED.values()
-        columns.launch(device, matrix, x, out, epilogue, known.columns(*shape, n_tokens, gated=gated))
+        chosen = known.columns(*shape, n_tokens, gated=gated)
+        columns.launch(device, matrix, x, out, epilogue, chosen, leads=leads, beside=beside)
     else:
         for token in range(n_tokens):
             after = token + 1
             one = x.rows(token, after)
             launch(device, matrix, one, out[token:after], epilogue, known.gemv(*shape))
+
+
+def _shipped(device: Device) -> LaunchSettings:
+    return launch_settings.shipped(device.compute_capability, device.n_processors)
+
+
+def _by_columns(x: Rounded | Array, out: Array) -> TypeGuard[Rounded]:
+    """Whether several tokens are computed together, on the tensor cores."""
+    n_tokens, n_outputs = out.shape
+    return isinstance(x, Rounded) and n_tokens > 1 and n_outputs >= columns.LEAST_ROWS
 
 
 def launch(

@@ -180,21 +180,48 @@ DEVICE u32 count_arrival(u32 *counter) {
 #else
 #define CLUSTER_OF(n)
 #endif
-// All threads of all blocks of the cluster meet; what they wrote to shared memory before is there for the others.
-DEVICE void cluster_meet() {
+// All threads of all blocks come to both: no thread goes beyond the second before all have come to the first, and what
+// expect_arrivals did before it is seen.
+DEVICE void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
-// What lies at this place of shared memory in block `rank` of the cluster.
-DEVICE float load_of_cluster(const float *p, int rank) {
-  float v = 0.0f;
+DEVICE void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  u32 at;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(p)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
-  return v;
+}
+// One thread, once: so many bytes will come to this block, counted in `arrivals` of its shared memory.
+DEVICE void expect_arrivals(u64 *arrivals, u32 n_bytes) {
+#if __CUDA_ARCH__ >= 900
+  const u32 at = shared_address(arrivals);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(n_bytes) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+// Store at this place of shared memory in block `rank`, and count it there. (Barriers of the cluster would order plain
+// stores, but each waits for all that its threads have under way in global memory too.)
+DEVICE void send_to_cluster(float *to, int rank, float v, u64 *arrivals) {
+#if __CUDA_ARCH__ >= 900
+  u32 at, counter;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(to)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counter) : "r"(shared_address(arrivals)), "r"(rank));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(at), "f"(v),
+               "r"(counter) : "memory");
+#endif
+}
+// Until all that is expected has come.
+DEVICE void wait_for_arrivals(u64 *arrivals) {
+#if __CUDA_ARCH__ >= 900
+  u32 done;
+  do {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+                 "selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(shared_address(arrivals)) : "memory");
+  } while (!done);
+#endif
 }
 
 // ---- time

@@ -147,7 +147,7 @@ def columns_steps(
 
     def geometry(now: ColumnsSettings) -> list[ColumnsSettings]:
         return fitting(
-            ColumnsSettings(tiles, split, teams * split, 1, cluster, 1)
+            ColumnsSettings(tiles, split, teams * split, 1, cluster, 1, 1)
             for tiles in ((2,) if gated else (1, 2) if n_rows >= 32 else (1,))
             for cluster in clusters(device.compute_capability)
             for teams in _teams(n_outputs * cluster, of_tile or 16 * tiles, device)
@@ -155,13 +155,16 @@ def columns_steps(
             if _LEAST_WARPS <= teams * split <= _MOST_WARPS
         )
 
+    def passes(now: ColumnsSettings) -> list[ColumnsSettings]:
+        return fitting(now._replace(passes=n) for n in (1, 2, 4))
+
     def stages(now: ColumnsSettings) -> list[ColumnsSettings]:
         return fitting(now._replace(stages=n) for n in (1, 2, 3))
 
     def blocks(now: ColumnsSettings) -> list[ColumnsSettings]:
         return fitting(now._replace(blocks=n) for n in (1, 2) if n * now.warps <= _MOST_WARPS)
 
-    return [geometry, stages, blocks]
+    return [geometry, passes, stages, blocks]
 
 
 def _teams(n_outputs: int, of_team: int, device: DeviceKind) -> list[int]:

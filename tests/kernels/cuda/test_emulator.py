@@ -571,12 +571,16 @@ def test_a_source_that_does_not_compile(launch: Launch, emulator: EmulatedDevice
 
 # ---- clusters
 
-SHARE = """  float *const own = (float *)emulator::dynamic_shared();
-  own[threadIdx.x] = 100.0f * blockIdx.x + threadIdx.x;
+BEGIN = """  float *const own = (float *)emulator::dynamic_shared();
+  u64 *const arrivals = (u64 *)(own + 32);
+  if (threadIdx.x == 0) expect_arrivals(arrivals, 128);
+  cluster_arrive();
 """
-READ = """  const float *const mirrored = own + 31 - threadIdx.x;
-  out[blockIdx.x * 32 + threadIdx.x] = load_of_cluster(mirrored, (blockIdx.x + 1) % CLUSTER);
+SEND = """  send_to_cluster(own + 31 - threadIdx.x, (blockIdx.x + 1) % CLUSTER,
+                  100.0f * blockIdx.x + threadIdx.x, arrivals);
 """
+READ = "  out[blockIdx.x * 32 + threadIdx.x] = own[threadIdx.x];\n"
+MEET, AWAIT = "  cluster_wait();\n", "  wait_for_arrivals(arrivals);\n"
 
 
 def of_cluster(sources: dict[str, str], body: str, n_blocks: int = 8) -> NDArray[Any]:
@@ -589,28 +593,33 @@ def of_cluster(sources: dict[str, str], body: str, n_blocks: int = 8) -> NDArray
     kernel = Kernel.of(f"{abs(hash(text))}.cu", "probe", CLUSTER=4)
     sources[kernel.source] = text
     out = device.zeros((n_blocks, 32), np.float32)
-    device.launch(kernel, n_blocks, 32, out, shared_bytes=128)
+    device.launch(kernel, n_blocks, 32, out, shared_bytes=144)
     return device.download(out)
 
 
-def test_blocks_of_a_cluster_see_one_another(sources: dict[str, str]) -> None:
-    out = of_cluster(sources, SHARE + "  cluster_meet();\n" + READ + "  cluster_meet();\n")
+def test_blocks_of_a_cluster_send_to_one_another(sources: dict[str, str]) -> None:
+    out = of_cluster(sources, BEGIN + MEET + SEND + AWAIT + READ)
     for block in range(8):
-        other = block // 4 * 4 + (block + 1) % 4
+        other = block // 4 * 4 + (block + 3) % 4
         np.testing.assert_array_equal(out[block], 100 * other + np.arange(31, -1, -1))
 
 
-def test_what_another_block_has_not_written_yet_is_not_a_number(sources: dict[str, str]) -> None:
-    assert np.isnan(of_cluster(sources, SHARE + "  __syncthreads();\n" + READ + "  cluster_meet();\n")).any()
+def test_what_another_block_has_not_sent_yet_is_not_a_number(sources: dict[str, str]) -> None:
+    assert np.isnan(of_cluster(sources, BEGIN + MEET + SEND + READ + AWAIT)).any()
 
 
-def test_a_block_that_has_ended_is_not_read(sources: dict[str, str]) -> None:
+def test_more_that_is_expected_than_is_sent_is_found(sources: dict[str, str]) -> None:
+    with pytest.raises(EmulationError, match="64 bytes are expected that were not sent"):
+        of_cluster(sources, BEGIN + MEET + "  if (threadIdx.x < 16)\n" + SEND + AWAIT)
+
+
+def test_nothing_is_sent_to_a_block_that_has_ended(sources: dict[str, str]) -> None:
     with pytest.raises(EmulationError, match="of the cluster has ended"):
-        of_cluster(sources, SHARE + "  cluster_meet();\n" + READ)
+        of_cluster(sources, BEGIN + SEND + READ)
 
 
 def test_a_cluster_that_does_not_meet_as_a_whole_is_found(sources: dict[str, str]) -> None:
-    wait = "  if (threadIdx.x == 5) __syncthreads(); else cluster_meet();\n"
+    wait = "  if (threadIdx.x == 5) __syncthreads(); else cluster_wait();\n"
     with pytest.raises(EmulationError, match="wait for the cluster"):
         of_cluster(sources, wait)
 

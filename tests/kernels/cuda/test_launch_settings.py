@@ -80,7 +80,7 @@ def test_what_is_shipped_is_read() -> None:
 def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) -> None:
     file = tmp_path / "cache" / "launch_settings.toml"
     shape = QuantType.Q4_K, 4096, 14336
-    own, other = GemvSettings(1, 2, 4, 2), ColumnsSettings(1, 4, 8, 2, 4, 1)
+    own, other = GemvSettings(1, 2, 4, 2), ColumnsSettings(1, 4, 8, 2, 4, 1, 1)
     launch_settings.save(file, "NVIDIA H200", [Choice("gemv", *shape, 1, own)])
     launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, other)])
     launch_settings.save(file, "another", [Choice("gemv", *shape, 1, GemvSettings(1, 1, 1, 1))])
@@ -105,13 +105,14 @@ def test_a_search_on_this_device_comes_before_what_is_shipped(tmp_path: Path) ->
         '["NVIDIA H200".gemv]\nQ4_K = [[4096, ' + 400 * "9" + ", 1, 1, 1, 1]]",
         '["NVIDIA H200".gemv]\nQ9_X = []',
         '["NVIDIA H200".other]\nQ4_K = [[4096, 28672, 1, 1, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 4, 0, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 24, 2, 1, 2]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 4, 0, 1, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 28672, 8, 1, 1, 24, 2, 1, 2, 1]]',
         "a = " + 5000 * "[",
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 2, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 2, 1, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 3, 1]]',
-        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 9, 1, 1, 4, 2, 1, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 4, 1, 4, 2, 1, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 3, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 1, 1]]',
+        '["NVIDIA H200".columns]\nQ4_K = [[4096, 14336, 8, 2, 1, 4, 2, 1, 1, 0]]',
     ],
 )
 def test_a_damaged_file_counts_for_nothing(tmp_path: Path, text: str) -> None:
@@ -135,10 +136,21 @@ def test_one_damaged_table_leaves_those_of_other_devices(tmp_path: Path) -> None
 
 def test_what_this_device_has_no_shared_memory_for_counts_for_nothing(tmp_path: Path) -> None:
     file = tmp_path / "launch_settings.toml"
-    shape, chosen = (QuantType.Q4_K, 4096, 28672), ColumnsSettings(2, 1, 16, 4, 1, 1)
+    shape, chosen = (QuantType.Q4_K, 4096, 28672), ColumnsSettings(2, 1, 16, 4, 1, 1, 1)
     launch_settings.save(file, "NVIDIA H200", [Choice("columns", *shape, 8, chosen)])
     shipped = launch_settings.LaunchSettings(90, 132)
     assert launch_settings.load(Card(), file).columns(*shape, 8) == shipped.columns(*shape, 8)
+
+
+def test_only_warps_that_share_no_rows_take_several_groups_of_them() -> None:
+    shape = 90, QuantType.Q4_K, 4096, 8
+    alone = ColumnsSettings(2, 1, 8, 2, 1, 1, 4)
+    assert launch_settings.fits(*shape, alone)
+    assert not launch_settings.fits(*shape, alone._replace(split=2))
+    assert not launch_settings.fits(*shape, alone._replace(cluster=2))
+    # Nor where x comes in slices, which all warps of a block wait for.
+    assert launch_settings.shared_memory(90, QuantType.Q4_K, 14336, 8, alone._replace(passes=1))[0] > 1
+    assert not launch_settings.fits(90, QuantType.Q4_K, 14336, 8, alone)
 
 
 def test_rows_are_cut_into_whole_units() -> None:

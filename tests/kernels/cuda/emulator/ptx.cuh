@@ -99,8 +99,17 @@ DEVICE u32 count_arrival(u32 *counter) { return atomicAdd(counter, 1u); }
 // ---- clusters
 
 #define CLUSTER_OF(n)
-DEVICE void cluster_meet() { emulator::meet_cluster(); }
-DEVICE float load_of_cluster(const float *p, int rank) { return *(const float *)emulator::shared_of(p, rank); }
+DEVICE void cluster_arrive() {}
+DEVICE void cluster_wait() { emulator::meet_cluster(); }
+DEVICE void expect_arrivals(u64 *arrivals, u32 n_bytes) { *arrivals = n_bytes; }
+DEVICE void send_to_cluster(float *to, int rank, float v, u64 *arrivals) {
+  *(float *)emulator::shared_of(to, rank) = v;
+  *(u64 *)emulator::shared_of(arrivals, rank) -= sizeof v;
+}
+DEVICE void wait_for_arrivals(u64 *arrivals) {
+  emulator::meet_cluster();
+  if (*arrivals) emulator::fail("%lld bytes are expected that were not sent", (s64)*arrivals);
+}
 
 // ---- time
 

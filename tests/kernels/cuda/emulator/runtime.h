@@ -39,7 +39,7 @@ unsigned long long nanoseconds();
 unsigned char *dynamic_shared();
 bool is_shared(const void *address);
 // The same place in another block of the cluster, which has to be there still.
-const void *shared_of(const void *address, unsigned rank);
+void *shared_of(const void *address, unsigned rank);
 
 // cp.async: the copy is made when it is waited for, no sooner, so that a forgotten wait shows.
 void copy_later(void *to_shared, const void *from, unsigned n_bytes, bool valid);

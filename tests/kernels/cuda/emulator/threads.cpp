@@ -480,7 +480,7 @@ bool is_shared(const void *address) {
   return (p >= begin && p < begin + dynamic_bytes) || (p >= static_begin && p < static_end);
 }
 
-const void *shared_of(const void *address, unsigned rank) {
+void *shared_of(const void *address, unsigned rank) {
   const ptrdiff_t offset = (const unsigned char *)address - dynamic_shared();
   if (rank >= n_blocks || offset < 0 || offset >= (ptrdiff_t)dynamic_bytes)
     fail("no such place in block %u of the cluster: byte %td", rank, offset);
@@ -529,6 +529,7 @@ struct Launch {
   unsigned cluster;  // blocks side by side in x
   int backwards;  // the last block and the last thread first
   int dependent;  // only wait_for_previous waits for the launches before
+  int beside;  // the one before let it start when it had waited itself: what came before that one is there
   double seconds;
   char *message;
   size_t message_bytes;
@@ -561,6 +562,8 @@ extern "C" int emulator_launch(const Launch *launch) {
   before_wait = true;
   lets_next_start = false;
   hide(launch->dependent != 0);
+  // One launch runs after another here: the results of the one before are there, too.
+  if (launch->beside) reveal(), before_wait = false;
   {
     Signals signals(launch->seconds);
     unsigned long long columns = grid_size.x / n_blocks, rows = grid_size.y, n = columns * rows * grid_size.z;
