@@ -267,6 +267,7 @@ def cold(subject: Subject) -> None:
                 break
             time.sleep(POLL_S)
         subject.put(cold=_story(arrivals, settled_s, samples), placed=_placed(engine))
+    subject.put(disk_rates=[rate, probe_disk(subject.model, CANCEL)])
 
 
 def links(subject: Subject) -> None:

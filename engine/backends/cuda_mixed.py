@@ -4,16 +4,21 @@ Knows how hidden states get from one to the other, and what each needs to comput
 computes which block, and how it gets there, is the business of `GpuTiers`. What a pass computes is said in
 `numpy_backend`.
 
-While the processor computes, copies to the staging ring go on: nothing here waits for them but the GPU. The
-thread that waits for the GPU sleeps. Hidden states are read and written in page-locked memory by kernels that
-are part of the graphs of their runs: a copy of its own would wait behind megabytes of weights.
+While the processor computes, copies to the staging ring go on: nothing here waits for them but the GPU.
+Putting those of a large block on the way takes a millisecond of this thread, so meanwhile a thread of its own
+calls the processor. The thread that waits for the GPU sleeps. Hidden states are read and written in
+page-locked memory by kernels that are part of the graphs of their runs: a copy of its own would wait behind
+megabytes of weights.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -108,6 +113,10 @@ class MixedPasses:
         self._last: Event | None = None
         """After all that was put on the GPU."""
         self._running: deque[Event] = deque()
+        self._arrangement = self._where.arrangement
+        """Of the blocks, that there are graphs for."""
+        self._beside = ThreadPoolExecutor(1, "processor")
+        """Calls the processor while copies are put on the way."""
 
     def run(
         self,
@@ -132,6 +141,9 @@ class MixedPasses:
         self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
     ) -> States:
         n_tokens = len(token_ids)
+        if self._arrangement != self._where.arrangement:
+            self._arrangement = self._where.arrangement
+            self._model.step.forget_runs()
         if self._last is not None:
             self._last.wait()  # a pass that was stopped may still use the memory of its hidden states
         x = self._x[:n_tokens]
@@ -154,6 +166,7 @@ class MixedPasses:
                         self._device.record().wait()
                     self._on_processor(run, this)
                 on_gpu = run.on_gpu
+            self._copy_on()
             if not head_on_gpu:
                 if on_gpu:
                     self._device.record().wait()
@@ -191,6 +204,7 @@ class MixedPasses:
     def _on_gpu(self, run: Run, this: _Pass, *, arrives: bool, leaves: bool) -> None:
         for part, is_last in _parts(run, whole=self._where.settled and this.n_tokens <= MOST_IDS):
             if run.executor is Executor.STREAM:
+                self._copy_on()
                 matrices = [self._tiers.take(block, this.cancel) for block in part]
             else:
                 self._tiers.ready(part, this.cancel)
@@ -203,6 +217,7 @@ class MixedPasses:
                         self._tiers.release(block)
             arrives = False
             if this.n_tokens > MOST_IDS:
+                self._copy_on()  # before this thread may wait
                 self._running.append(self._device.record())
                 if len(self._running) > _RUNS_AHEAD:
                     self._running.popleft().wait()
@@ -220,6 +235,7 @@ class MixedPasses:
                 this.kv.device,
                 arrives=self._address if arrives else None,
                 leaves=self._address if leaves else None,
+                again=self._where.settled,
             )
             return
         prompt = self._prompt
@@ -264,7 +280,30 @@ class MixedPasses:
             self._processor.put(block, matrices)
         first = number_of(blocks[0])
         assert this.kv.host is not None, "it came from `with_host`"
-        self._processor.run(first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel)
+        call = partial(
+            self._processor.run, first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel
+        )
+        if not self._tiers.can_copy:
+            call()
+            return
+        begun = threading.Lock()
+        begun.acquire()
+
+        def compute() -> None:
+            begun.release()
+            call()
+
+        products = self._beside.submit(compute)
+        begun.acquire()  # putting copies on the way would keep Python's lock from it until all are
+        try:
+            self._tiers.copy_on()
+        finally:
+            products.result()  # until then the hidden states are in use
+
+    def _copy_on(self) -> None:
+        """Put copies on the way where the processor is not about to compute."""
+        if self._tiers.can_copy:
+            self._tiers.copy_on()
 
 
 def _parts(run: Run, *, whole: bool) -> list[tuple[Sequence[Block], bool]]:

@@ -231,9 +231,23 @@ class GpuTiers(Generic[M]):
         return self._one_use.take(block, cancel)
 
     def release(self, block: Block) -> None:
-        """Let the slot of a taken block be filled again."""
+        """Let the slot of a taken block be filled again, by `copy_on`."""
         self._showing.active = None
         self._one_use.release(block)
+        if self.where.is_read(block):
+            self._showing.show()
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether a released slot waits for `copy_on`."""
+        return self._one_use.can_copy
+
+    def copy_on(self) -> None:
+        """Put copies for what is to come on the way, as far as slots are free.
+
+        Of a large block that takes a millisecond; without it nothing is copied ahead any more.
+        """
+        self._one_use.copy_on()
         self._showing.show()
 
     # -- for any thread

@@ -50,6 +50,8 @@ class OneUse(Generic[M]):
         """The way of the pass that is under way."""
         self._landed: Event | None = None
         """After the last use of the landing slot."""
+        self._waits: tuple[tuple[int, float], ...] = ()
+        """Of the pass that is under way, as in `Stalls`."""
         self.stalls = Stalls()
 
     def make_ring(self) -> None:
@@ -97,8 +99,19 @@ class OneUse(Generic[M]):
             self._staging.follow(self._to_stage(), at=block)
         return self._staging.take(block)
 
+    @property
+    def can_copy(self) -> bool:
+        """Whether there is room for copies that have not been put on the way."""
+        return self._staging is not None and self._staging.can_fill
+
+    def copy_on(self) -> None:
+        """Put on the way what there is room for."""
+        if self._staging is not None:
+            self._staging.fill()
+            self._look_at_times()  # here nobody waits for it
+
     def release(self, block: Block) -> None:
-        """Let the slot of a taken block be filled again."""
+        """Let the slot of a taken block be filled again, by `copy_on`."""
         if self._where.is_read(block):
             self._landed = self._device.record()
         else:
@@ -106,14 +119,17 @@ class OneUse(Generic[M]):
             self._staging.release(block)
 
     def note_times(self) -> None:
-        """Add up what copies and waits took that are over by now."""
-        if self._staging is None:
-            return
-        times = self._staging.times()
-        self.stalls.copy_s += times.copy_s
-        if times.stalls:
+        """A pass is over: add up what copies and waits took that are over by now."""
+        self._look_at_times()
+        if self._waits:
+            self.stalls.last_pass, self._waits = self._waits, ()
+
+    def _look_at_times(self) -> None:
+        if self._staging is not None:
+            times = self._staging.times()
+            self.stalls.copy_s += times.copy_s
             self.stalls.stall_s += sum(seconds for _, seconds in times.stalls)
-            self.stalls.last_pass = times.stalls
+            self._waits += times.stalls
 
     def _to_stage(self) -> list[Block]:
         """The blocks that pass through the ring in a pass, as far as they are in RAM."""

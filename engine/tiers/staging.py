@@ -61,6 +61,7 @@ class Staging(Generic[M]):
         self._used: dict[int, Event] = {}
         """By slot: the place in the GPU's work after which it may be filled again."""
         self._slot_of_taken = 0
+        self._released = False
         self._copies: deque[_Span] = deque()
         self._waits: deque[_Span] = deque()
 
@@ -76,8 +77,14 @@ class Staging(Generic[M]):
         """Whether the block is among those that are copied."""
         return block.index in self._blocks
 
+    @property
+    def can_fill(self) -> bool:
+        """Whether a slot was released since `fill`."""
+        return self._released
+
     def fill(self) -> None:
         """Put copies of what is to come on the way, as far as there are slots."""
+        self._released = False
         while (fill := self._order.next_fill()) is not None:
             block = self._blocks[fill.block]
             if fill.slot in self._used:
@@ -109,10 +116,10 @@ class Staging(Generic[M]):
         return matrices
 
     def release(self, block: Block) -> None:
-        """Let the slot be filled again after what is on the GPU by now, and go on copying."""
+        """Let the slot be filled again, by the next `fill`, after what is on the GPU by now."""
         self._used[self._slot_of_taken] = self._device.record()
         self._order.release(block.index)
-        self.fill()
+        self._released = True
 
     def settle(self) -> None:
         """Wait until nothing is on the way, so that memory that is copied from may go."""

@@ -67,7 +67,9 @@ class Whereabouts:
         self.settled = False
         """Whether every block is where the plan wants it."""
         self.version = 0
-        """Counts what changes a route."""
+        """Counts what may change a route."""
+        self.arrangement = 0
+        """Counts what does: who computes a block, or from which memory of the GPU."""
         self._known_of: tuple[object, ...] = ()
         """What routes and `holds_all_but` follow from; they are found anew when it has changed."""
         self._routes: dict[tuple[bool, SkipSet], tuple[Run, ...]] = {}
@@ -77,6 +79,13 @@ class Whereabouts:
 
     def aim(self, plan: TierPlan, budgets: Budgets) -> None:
         """Note that this is wanted from now on."""
+        before = self.plan
+        if (plan.vram, plan.streamed, plan.cpu_attention) != (
+            before.vram,
+            before.streamed,
+            before.cpu_attention,
+        ):
+            self.arrangement += 1
         self.plan, self.budgets = plan, budgets
         self.version += 1
 
@@ -84,11 +93,13 @@ class Whereabouts:
         """Note that a block is in the GPU's memory."""
         self.in_vram.add(index)
         self.version += 1
+        self.arrangement += 1
 
     def left_vram(self, index: int) -> None:
         """Note that a block is not there, or will not come."""
         self.in_vram.discard(index)
         self.version += 1
+        self.arrangement += 1
 
     def came_to_ram(self, index: int) -> None:
         """Note that a block is in the memory that `host` has reserved for it."""

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.backends import cuda_graphs
 from engine.backends.cuda_model import LANDING
 from engine.backends.cuda_weights import BlockMatrices, allocate_block, block_bytes, block_in, head_bytes
 from engine.cancel import CancelToken
@@ -225,7 +224,7 @@ def test_a_pass_in_pieces_is_the_whole_pass(build: Build, name: str, precision: 
 def test_graphs_that_are_dropped_are_made_again(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     built = build("gemma3")
     expected = Passes(built).whole()
-    monkeypatch.setattr(cuda_graphs, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(built.model.step.graphs, "most_blocks", 2)
     for _ in range(2):
         assert_same(Passes(built).in_pieces(EVERY_BLOCK), expected)
 

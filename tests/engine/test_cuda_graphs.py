@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.backends import cuda_graphs
 from engine.backends.cuda_graphs import Graphs
 from engine.cancel import CancelToken
 from engine.config import ExecutorChoice
@@ -53,9 +52,11 @@ class Paper:
         return Graph()
 
 
-def graphs_of(paper: Paper) -> tuple[Graphs[str], Callable[..., list[str]], list[str]]:
+def graphs_of(
+    paper: Paper, most_blocks: int = 1000
+) -> tuple[Graphs[str], Callable[..., list[str]], list[str]]:
     """Graphs on it, a function that launches some and says how, and what people were told."""
-    graphs: Graphs[str] = Graphs(paper, clock=lambda: paper.now)  # type: ignore[arg-type]
+    graphs: Graphs[str] = Graphs(paper, most_blocks, clock=lambda: paper.now)  # type: ignore[arg-type]
     told: list[str] = []
     graphs.on_refused = lambda: told.append("refused")
 
@@ -77,14 +78,17 @@ def test_a_graph_is_captured_once() -> None:
     assert (len(graphs), paper.alive) == (1, 1)
 
 
-def test_those_captured_first_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "MOST_BLOCKS", 25)
+def test_those_that_were_not_used_for_longest_go_when_there_are_too_many() -> None:
     paper = Paper(room=100)
-    graphs, launch, _ = graphs_of(paper)
-    launch("a", "b", "c", "b")
+    graphs, launch, _ = graphs_of(paper, most_blocks=30)
+    launch("a", "b", "a", "c", "a")
     assert (paper.captures, len(graphs), paper.alive) == (3, 2, 2)
+    launch("c", "a")
+    assert paper.captures == 3
+    launch("b")
+    assert (paper.captures, len(graphs), paper.alive) == (4, 2, 2)
     launch("a")
-    assert (paper.captures, len(graphs)) == (4, 2)
+    assert paper.captures == 4
 
 
 def test_without_memory_other_graphs_go_once_and_then_it_is_done_without_a_while() -> None:

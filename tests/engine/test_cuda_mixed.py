@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine import errors
+from engine.backends.cuda import CudaBackend
 from engine.cancel import CancelToken
 from engine.config import ExecutorChoice, Precision
 from engine.events import Executor, Tier
@@ -18,6 +22,7 @@ from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.tier_plan import Budgets
 from engine.tiers.wishes import parse_place, wanted_tiers
 from kernels.cuda.device import Device
+from kernels.errors import DeviceError
 from kernels.quant_types import QuantType
 from tests.engine.conftest import open_numpy
 from tests.engine.cuda_models import opened_on
@@ -165,6 +170,46 @@ def test_streamed_is_resident_bit_for_bit(device: Device, write: Write, resident
     assert sum(block.executor is Executor.STREAM for block in places) == 5
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_copies_are_put_on_the_way_while_the_processor_computes(
+    device: Device, write: Write, on_numpy: Callable[[str], np.ndarray], fails: bool
+) -> None:
+    """The processor gets no further before a copy is under way, and no pass ends before it."""
+    rules = parse_place("blk.0-3.ffn=ram")
+    with opened_on(device, write("llama"), place=rules, executor=ExecutorChoice.HYBRID) as model:
+        tiers = tiers_of(model)
+        assert sorted(tiers.where.plan.executors().values()).count(Executor.STREAM) == 2
+        assert close(all_logits(model), on_numpy("llama"), FAST)
+        mixed: Any = model.backend._mixed  # type: ignore[attr-defined]
+        link: Any = tiers._link
+        compute, send, began = mixed._processor.run, link.send_block, threading.Event()
+        calls: list[str] = []
+
+        def run(*args: Any) -> None:
+            if tiers.can_copy:
+                assert began.wait(10)
+                time.sleep(0.05)
+            compute(*args)
+            calls.append("computed")
+
+        def send_block(*args: Any) -> None:
+            calls.append("sent")
+            began.set()
+            if fails:
+                raise DeviceError("no way")
+            send(*args)
+
+        mixed._processor.run, link.send_block = run, send_block
+        kv = model.backend.new_kv(64)
+        if fails:
+            with pytest.raises(errors.DeviceError):
+                model.logits(model.hidden(IDS[:1], 0, kv, GO_ON), GO_ON)
+            assert calls[-2:] == ["sent", "computed"]
+        else:
+            model.logits(model.hidden(IDS[:1], 0, kv, GO_ON), GO_ON)
+            assert (calls.count("sent"), calls.count("computed")) == (2, 2)
+
+
 def test_a_pass_while_the_model_loads_is_that_of_later(device: Device, write: Write) -> None:
     path, rules = write("llama"), parse_place("blk.0-3.ffn=ram")
     with opened_on(device, path, place=rules, executor=ExecutorChoice.STREAM, settled=False) as model:
@@ -188,6 +233,33 @@ def test_blocks_move_while_passes_run(device: Device, write: Write, resident: np
             assert np.array_equal(prompt_logits(model), resident[:16])
         assert tiers.where.whole
         assert np.array_equal(all_logits(model), resident)
+
+
+def test_only_the_runs_of_the_present_arrangement_are_graphs(device: Device, write: Write) -> None:
+    places = ("blk.0-1.ffn=ram", "blk.1-3.ffn=ram", "blk.0.ffn=ram")
+    with opened_on(device, write("llama"), executor=ExecutorChoice.STREAM, settled=False) as model:
+        tiers, backend = tiers_of(model), model.backend
+        assert isinstance(backend, CudaBackend)
+        graphs, kv = backend._model.step.graphs, backend.new_kv(64)
+
+        def steps() -> int:
+            """Graphs after steps of one token and of two."""
+            for position in range(4):
+                model.hidden(IDS[: 1 + position % 2], position, kv, GO_ON)
+            return len(graphs)
+
+        before = len(graphs)
+        assert not tiers.where.settled
+        model.hidden(IDS[:1], 0, kv, GO_ON)
+        assert len(graphs) == before
+        tiers.settle(GO_ON)
+        for rules in map(parse_place, places):
+            tiers.change(tiers.where.budgets, rules)
+            model.hidden(IDS[:1], 0, kv, GO_ON)
+            tiers.settle(GO_ON)
+            runs = tiers.where.route(1)
+            assert 2 * len(runs) <= steps() <= 2 * len(runs) * tiers.where.plan.slots
+            assert steps() <= 2 * len(runs) * tiers.where.plan.slots
 
 
 def test_a_budget_that_is_too_small_changes_nothing(device: Device, write: Write) -> None:

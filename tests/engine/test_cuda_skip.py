@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.backends import cuda_graphs
+from engine.backends import cuda_step
 from engine.backends.cuda import CudaBackend
 from engine.cancel import CancelToken
 from engine.config import ExecutorChoice, Precision, SamplingParams
@@ -165,7 +165,7 @@ def test_a_pass_that_streams_nothing_leaves_the_ring_to_the_next_one(device: Dev
 
 
 def test_graphs_are_bounded(device: Device, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "MOST_BLOCKS", 4 * N_LAYERS)
+    monkeypatch.setattr(cuda_step, "_MOST_PASSES", 2)
     with opened_on(device, write("llama")) as model:
         kv = model.backend.new_kv(64)
         expected = run(model, kv, 0, 1, NOTHING)
