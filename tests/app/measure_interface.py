@@ -4,9 +4,9 @@
 
 NAME is one of the parts below; without one all are measured, which takes about an hour, none of the parts
 more than nine minutes. Nothing else should run meanwhile. Each line is a median or a percentile with its
-range, the mark, and whether it holds; shares are taken nine times, ratios of speeds 21 or 41 times, and the worse
-end of the 95 % interval of their median decides. The exit code is 1 where one mark does not hold. `--short`
-is for trying the script out.
+range, the mark, and whether it holds; shares are taken nine times, ratios of speeds 21 or 41 times, and the
+worse end of the 95 % interval of their median decides. The exit code is 1 where one mark does not hold.
+`--short` is for trying the script out.
 TIERCEL_LARGE names a larger model to be loaded again and again while somebody types: the starter model loads
 so fast that the beginning and the end of loading are most of it.
 """
