@@ -35,7 +35,7 @@ MOST: Final = 48
 class TurnWindow(VerticalScroll):
     """Shows a part of one conversation, and follows its newest line."""
 
-    # See `_Open` in `stream_tail`; the scroll bar looks at the size by itself.
+    # See `Still`, which is no base of a widget that scrolls; the scroll bar looks at the size by itself.
     virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
     BLANK = True
     DEFAULT_CSS = """
