@@ -36,15 +36,15 @@ class DeviceKV:
         config: ModelConfig,
         layout: KVLayout,
         layers: Sequence[int],
-        most_tokens: int,
     ) -> None:
-        """Reserve memory of these layers for passes of up to `most_tokens`. Raises DeviceMemoryError."""
+        """Reserve memory of these layers. Raises DeviceMemoryError."""
         self.rows = {layer: row for row, layer in enumerate(layers)}
         """Where in the cache each layer is."""
         self.max_context = layout.max_context
         self.n_bytes = layout.n_bytes
         self.memory = attention.kv_memory(device, layout)
-        self.queries = attention.queries(device, layout, max(MOST_IDS, most_tokens), config.n_heads)
+        self.queries = attention.queries(device, layout, MOST_IDS, config.n_heads)
+        """Of a step."""
         self.scratch = attention.step_scratch(device, layout, config.n_heads)
         self._ropes = tuple(dict.fromkeys((config.rope, config.local_rope)))
         self._rotations = tuple(_reserve(device, rope, layout.max_context) for rope in self._ropes)
@@ -74,11 +74,10 @@ class Attention:
         kv_type: KVType,
         state: Array,
         layers: Sequence[int],
-        most_tokens: int,
     ) -> None:
-        """Of these layers, for passes of up to `most_tokens`; `state` is as in kernels/cuda/sampling.py."""
+        """Of these layers; `state` is as in kernels/cuda/sampling.py."""
         self._device, self._config, self._state = device, config, state
-        self._layers, self._most_tokens = layers, most_tokens
+        self._layers = layers
         self._floats = precision is Precision.FLOAT
         self._kv_type = attention.KVType.F32 if self._floats else attention.KVType[kv_type.name]
 
@@ -92,7 +91,7 @@ class Attention:
         """Reserve a cache. Raises DeviceMemoryError, and ValueError for heads that no kernel takes."""
         c = self._config
         layout = KVLayout(self._kv_type, len(self._layers), c.n_kv_heads, c.head_dim, max_context)
-        return DeviceKV(self._device, c, layout, self._layers, self._most_tokens)
+        return DeviceKV(self._device, c, layout, self._layers)
 
     def step(
         self,
@@ -106,7 +105,9 @@ class Attention:
     ) -> None:
         """Attention of up to 8 tokens: qkv [T, (H + 2 KV) * E] f32 -> [T, H * E] in the forms given."""
         if self._floats:
-            self._attend_float(index, self._append(index, layer, qkv, None, kv), kv, floats)
+            q = kv.queries[: qkv.shape[0]]
+            self._append(index, layer, qkv, None, kv, q)
+            self._attend_float(index, q, kv, floats)
             return
         attention.attend_step(
             self._device,
@@ -124,10 +125,22 @@ class Attention:
         )
 
     def prompt(
-        self, index: int, layer: LayerVectors, qkv: Array, scale: Array | None, kv: DeviceKV, out: Array
+        self,
+        index: int,
+        layer: LayerVectors,
+        qkv: Array,
+        scale: Array | None,
+        kv: DeviceKV,
+        memory: Array,
+        out: Array,
     ) -> None:
-        """The same for many tokens: qkv times scale [T] -> out [T, H * E], f16 in the fast precision."""
-        q = self._append(index, layer, qkv, scale, kv)
+        """The same for many tokens: qkv times scale [T] -> out [T, H * E], f16 in the fast precision.
+
+        `memory` is for the queries, as large as `out` and of its type at least.
+        """
+        n_tokens, c = qkv.shape[0], self._config
+        q = memory[: n_tokens * c.n_heads * c.head_dim].reshape(n_tokens, c.n_heads, c.head_dim)
+        self._append(index, layer, qkv, scale, kv, q)
         if self._floats:
             self._attend_float(index, q, kv, out)
             return
@@ -136,10 +149,9 @@ class Attention:
         attention.attend_prompt(self._device, q, kv.memory, row, self._state, window=window, halves=out)
 
     def _append(
-        self, index: int, layer: LayerVectors, qkv: Array, scale: Array | None, kv: DeviceKV
-    ) -> Array:
-        """Put keys and values into the cache -> queries."""
-        q = kv.queries[: qkv.shape[0]]
+        self, index: int, layer: LayerVectors, qkv: Array, scale: Array | None, kv: DeviceKV, q: Array
+    ) -> None:
+        """Put keys and values into the cache, and queries into `q`."""
         attention.append(
             self._device,
             qkv,
@@ -152,7 +164,6 @@ class Attention:
             row_scale=scale,
             norms=self._norms(layer),
         )
-        return q
 
     def _rotation(self, index: int, kv: DeviceKV) -> Rotation:
         return kv.local_rotation if self._config.windowed[index] else kv.rotation

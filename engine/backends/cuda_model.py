@@ -121,9 +121,7 @@ class DeviceModel:
         self._in_slots: dict[tuple[int, int], BlockMatrices] = {}
         """By slot and number."""
         self.state = device.zeros(STATE_SIZE, np.int32)
-        self.attention = Attention(
-            device, config, precision, options.kv_type, self.state, layout.kv_layers, chunk
-        )
+        self.attention = Attention(device, config, precision, options.kv_type, self.state, layout.kv_layers)
         self.kv = self.attention.new_kv(max_context)
         self.step = Step(
             device, source, self.weights, config, precision, self.attention, self.state, settings

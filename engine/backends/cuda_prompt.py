@@ -36,7 +36,7 @@ from kernels.cuda.device import Array, Device, Event
 from kernels.cuda.matrices import dequantize, embedding
 from kernels.cuda.norms import Half, add_norm, gated
 
-EXPANDED_BYTES = 256 << 20
+EXPANDED_BYTES = 112 << 20
 """Of a matrix that is expanded at a time: the largest of an 8B model, in half floats, is one piece."""
 _ALIGNED_ROWS = 128
 _LAYERS_AHEAD = 2
@@ -105,15 +105,16 @@ class Prompt:
         largest = max(n_rows * n_columns for n_rows, n_columns in self._shapes)
         widest = max(n_columns for _, n_columns in self._shapes)
         self._x = device.empty((chunk, c.hidden_size), np.float32)
-        self._update = device.empty((chunk, c.hidden_size), np.float32)
         longest = max((c.n_heads + 2 * c.n_kv_heads) * c.head_dim, 2 * c.ffn_size, c.hidden_size)
         self._wide = device.empty(chunk * longest, np.float32)
-        """First query, key and value, then gate and up."""
+        """Query, key and value, or gate and up, and then the block's update, for which they are done with."""
         self._rows = device.empty(chunk * widest, kind)
         """The input of the product that is next."""
         self._scales = device.empty((2, chunk), np.float32) if halves else None
         """Of norms and of what gating gives: its kernel reads one and writes the other."""
-        self._expanded = device.empty(min(largest, max(widest, EXPANDED_BYTES // kind.itemsize)), kind)
+        expanded = min(largest, max(widest, EXPANDED_BYTES // kind.itemsize))
+        self._expanded = device.empty(max(expanded, chunk * c.n_heads * c.head_dim), kind)
+        """Rows of a matrix, and between the products of attention its queries."""
         self._ids = device.empty(chunk, np.int32)
         self._host_ids = device.pinned(4 * chunk).view(np.int32)
         self._ids_copied: Event | None = None
@@ -204,7 +205,8 @@ class Prompt:
         qkv = self._project(block.first, normed)
         c = self._config
         mixed = Rows(self._values(qkv.shape[0], c.n_heads * c.head_dim), None)
-        self._attention.prompt(block.layer, vectors, qkv, normed.scale, kv, mixed.values)
+        memory = self._expanded  # nothing is in it between two products
+        self._attention.prompt(block.layer, vectors, qkv, normed.scale, kv, memory, mixed.values)
         return self._updated(block.second, mixed, vectors.post_attention_norm)
 
     def _feed_forward(
@@ -223,9 +225,7 @@ class Prompt:
         return normed
 
     def _updated(self, projection: Projection, x: Rows, post_norm: Array | None) -> _Update:
-        update = self._update[: x.values.shape[0]]
-        self._multiply(projection, x, update)
-        return _Update(update, x.scale, post_norm)
+        return _Update(self._project(projection, x), x.scale, post_norm)
 
     def _add(self, x: Array, update: _Update | None, weight: Array | None, normed: Rows | None) -> None:
         """Add the update to x, and write its norm where one is wanted."""
@@ -250,21 +250,19 @@ class Prompt:
         return self._rows[: n_tokens * n_columns].reshape(n_tokens, n_columns)
 
     def _project(self, projection: Projection, x: Rows) -> Array:
-        """The product in memory that the next one uses again."""
-        n_tokens, n_rows = x.values.shape[0], projection.n_rows
-        out = self._wide[: n_tokens * n_rows].reshape(n_tokens, n_rows)
-        self._multiply(projection, x, out)
-        return out
+        """x [T, K] times every matrix -> [T, rows of all], to be multiplied with the scale of x.
 
-    def _multiply(self, projection: Projection, x: Rows, out: Array) -> None:
-        """x [T, K] times every matrix -> out [T, rows of all], to be multiplied with the scale of x."""
-        column = 0
+        In memory that the next product uses again.
+        """
+        n_tokens, column = x.values.shape[0], 0
+        out = self._wide[: n_tokens * projection.n_rows].reshape(n_tokens, projection.n_rows)
         for matrix in projection.matrices:
             for first_row, n_rows in self._parts(matrix.n_rows, matrix.n_columns):
                 expanded = self._expanded[: n_rows * matrix.n_columns].reshape(n_rows, matrix.n_columns)
                 dequantize(self._device, matrix, first_row, n_rows, expanded)
                 self._matmul(x.values, expanded, out[:, column : column + n_rows])
                 column += n_rows
+        return out
 
     def _parts(self, n_rows: int, n_columns: int) -> Iterator[_Part]:
         """Cut the rows of a matrix into what is expanded at a time."""
