@@ -33,8 +33,9 @@ from kernels.quant_types import QuantType, row_bytes
 if TYPE_CHECKING:
     from kernels.cuda.device import Device
 
-_LEAST_BYTES, _MOST_BYTES = 96 << 20, 1 << 30
-"""Size of what is multiplied, between them twice the caches."""
+_LEAST_BYTES, _MOST_BYTES = 96 << 20, 2 << 30
+_TIMES_CACHES = 4
+"""Size of what is multiplied, between them; a cache keeps a part of what is only twice as large."""
 _LEAST_READ = 16 << 20
 """Memory that is read even where next to none is free."""
 _TRIALS = 5
@@ -91,7 +92,7 @@ def model_rates(
 ) -> tuple[Rates | None, tuple[str, ...]]:
     """Rates for products of these types, for reading the file `disk_of`, and for a GPU, where they are named.
 
-    What `rates_file` lacks is measured, in less than 2 s and a GPU in 3 more, and kept in it; without
+    What `rates_file` lacks is measured, in a few seconds, and kept in it; without
     `measure`, None is the answer then. `before` is called before anything is measured. The second value is
     what a person should know. Needs the C kernels.
     Raises CancelledError, KernelError, StreamError and DeviceError.
@@ -279,7 +280,7 @@ def probe_memory(
 
 def _matrix_bytes() -> int:
     """Larger than the caches, and small beside the memory that is free."""
-    return min(max(_LEAST_BYTES, 2 * cache_bytes()), _MOST_BYTES, available_memory() // 4)
+    return min(max(_LEAST_BYTES, _TIMES_CACHES * cache_bytes()), _MOST_BYTES, available_memory() // 4)
 
 
 def _rate(call: Callable[[Bytes], object], data: Bytes, small: Bytes, cancel: CancelToken) -> float:

@@ -22,8 +22,10 @@ from kernels.quant_types import QuantType, row_bytes
 from kernels.reference_quants import Bytes, Floats
 from kernels.synthetic import synthetic_matrix
 
-COPIED_BYTES = 256 << 20
-"""Page-locked memory that is copied again and again: more than a processor's caches hold."""
+_LEAST_COPIED = 256 << 20
+"""Page-locked memory that is copied again and again, at least; as much as is multiplied where that is more.
+
+A GPU reads from the processor's caches, too, and what they hold takes nothing from the rate of memory."""
 _ALONE_S, _BESIDE_S = 0.3, 0.6
 """How long copies run without the processor and with it."""
 _TRIALS = 5
@@ -33,7 +35,9 @@ _FLOPS_COLUMNS, _FLOPS_ROWS = 64, 4096
 def gpu_rates(
     device: Device, threads: int, quant_type: QuantType, n_bytes: int, cancel: CancelToken
 ) -> GpuMeasured:
-    """Rates for weights of this type, within 3 s; the processor multiplies `n_bytes` of them on all threads.
+    """Rates for weights of this type, within some seconds; the processor multiplies on all threads.
+
+    It multiplies `n_bytes` of them, more than its caches hold.
 
     Raises DeviceMemoryError where the GPU's memory is too full to be measured, DeviceError, CancelledError.
     """
@@ -46,8 +50,9 @@ def gpu_rates(
         cpu.matmul(column, matrix, quant_type, threads=threads)
 
     alone_s = _mean(product)
-    h2d = bench.copy_rate(device, COPIED_BYTES, _ALONE_S)
-    beside = bench.copy_rate_beside(device, COPIED_BYTES, _BESIDE_S, product)
+    copied = max(_LEAST_COPIED, n_bytes)
+    h2d = bench.copy_rate(device, copied, _ALONE_S)
+    beside = bench.copy_rate_beside(device, copied, _BESIDE_S, product)
     _check(cancel)
     link = LinkRates(
         vram=bench.product_rate(device, quant_type),

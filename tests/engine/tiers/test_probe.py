@@ -56,7 +56,7 @@ def test_every_type_has_a_rate_after_its_product_was_found_right() -> None:
 
 @pytest.mark.parametrize(
     ("caches", "available", "expected"),
-    [(0, 1 << 40, 2 << 20), (3 << 20, 1 << 40, 6 << 20), (3 << 20, 20 << 20, 5 << 20), (0, 0, 0)],
+    [(0, 1 << 40, 2 << 20), (3 << 20, 1 << 40, 12 << 20), (3 << 20, 20 << 20, 5 << 20), (0, 0, 0)],
 )
 def test_what_is_multiplied_is_larger_than_the_caches_and_fits_memory(
     monkeypatch: pytest.MonkeyPatch, caches: int, available: int, expected: int

@@ -33,6 +33,8 @@ class Machine:
         """Of copies while the processor works, and what a product takes then."""
         self.products: list[tuple[int, int, QuantType, int]] = []
         """Columns, bytes, type and threads of each."""
+        self.copied: list[int] = []
+        """Bytes of the memory that was copied from."""
         self._copies = False
         monkeypatch.setattr(probe_gpu.cpu, "matmul", self.matmul)
         monkeypatch.setattr(probe_gpu, "perf_counter", lambda: self.now)
@@ -45,11 +47,13 @@ class Machine:
 
     def copy_rate(self, device: str, n_bytes: int, seconds: float) -> float:
         assert device == "device"
+        self.copied.append(n_bytes)
         return 5e10
 
     def copy_rate_beside(
         self, device: str, n_bytes: int, seconds: float, beside: Callable[[], None]
     ) -> Beside:
+        self.copied.append(n_bytes)
         self._copies, started = True, self.now
         for _ in range(10):
             beside()
@@ -84,6 +88,15 @@ def test_every_rate_is_that_of_what_was_run(machine: Machine) -> None:
     assert cpu_flops == pytest.approx(2 * 4096 / (ROW * 1e-10))
     assert {(quant_type, threads) for *_, quant_type, threads in machine.products} == {(QuantType.Q8_0, 3)}
     assert {(columns, n_bytes // ROW) for columns, n_bytes, *_ in machine.products} == {(1, 5000), (64, 4096)}
+
+
+@pytest.mark.parametrize(("least", "expected"), [(1 << 20, 5000 * ROW), (1 << 30, 1 << 30)])
+def test_caches_hold_no_more_of_what_is_copied_than_of_what_is_multiplied(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, least: int, expected: int
+) -> None:
+    monkeypatch.setattr(probe_gpu, "_LEAST_COPIED", least)
+    measured()
+    assert machine.copied == [expected, expected]
 
 
 def test_nothing_is_faster_beside_something_else(machine: Machine) -> None:
