@@ -5,20 +5,19 @@ computes which block, and how it gets there, is the business of `GpuTiers`. What
 `numpy_backend`.
 
 While the processor computes, copies to the staging ring go on: nothing here waits for them but the GPU.
-Putting those of a large block on the way takes a millisecond of this thread, so meanwhile a thread of its own
-calls the processor. The thread that waits for the GPU sleeps. Hidden states are read and written in
+Putting those of a large block on the way takes a millisecond, so a thread of its own does it, and is done
+long before the processor is. The thread that waits for the GPU sleeps. Hidden states are read and written in
 page-locked memory by kernels that are part of the graphs of their runs: a copy of its own would wait behind
 megabytes of weights.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -115,8 +114,10 @@ class MixedPasses:
         self._running: deque[Event] = deque()
         self._arrangement = self._where.arrangement
         """Of the blocks, that there are graphs for."""
-        self._beside = ThreadPoolExecutor(1, "processor")
-        """Calls the processor while copies are put on the way."""
+        self._products_s = 0.0
+        """Of the pass that is under way, so far: of the processor's calls alone."""
+        self._beside = ThreadPoolExecutor(1, "copies", device.enter)
+        """Puts copies on the way while this thread calls the processor."""
 
     def run(
         self,
@@ -132,10 +133,15 @@ class MixedPasses:
         Raises CancelledError, StreamError, and what the device raises.
         """
         while True:
+            self._products_s = 0.0
             try:
-                return self._run(runs, token_ids, start_pos, kv, cancel)
+                states = self._run(runs, token_ids, start_pos, kv, cancel)
             except Moved:
                 runs = self._tiers.begin_anew(len(token_ids), skip)
+                continue
+            if len(token_ids) == 1 and not skip:
+                self._tiers.note_step(perf_counter(), self._products_s)
+            return states
 
     def _run(
         self, runs: Sequence[Run], token_ids: TokenIds, start_pos: int, kv: TieredKV, cancel: CancelToken
@@ -166,7 +172,7 @@ class MixedPasses:
                         self._device.record().wait()
                     self._on_processor(run, this)
                 on_gpu = run.on_gpu
-            self._copy_on()
+            self._tiers.copy_on()
             if not head_on_gpu:
                 if on_gpu:
                     self._device.record().wait()
@@ -204,7 +210,7 @@ class MixedPasses:
     def _on_gpu(self, run: Run, this: _Pass, *, arrives: bool, leaves: bool) -> None:
         for part, is_last in _parts(run, whole=self._where.settled and this.n_tokens <= MOST_IDS):
             if run.executor is Executor.STREAM:
-                self._copy_on()
+                self._tiers.copy_on()
                 matrices = [self._tiers.take(block, this.cancel) for block in part]
             else:
                 self._tiers.ready(part, this.cancel)
@@ -217,7 +223,7 @@ class MixedPasses:
                         self._tiers.release(block)
             arrives = False
             if this.n_tokens > MOST_IDS:
-                self._copy_on()  # before this thread may wait
+                self._tiers.copy_on()  # before this thread may wait
                 self._running.append(self._device.record())
                 if len(self._running) > _RUNS_AHEAD:
                     self._running.popleft().wait()
@@ -280,30 +286,14 @@ class MixedPasses:
             self._processor.put(block, matrices)
         first = number_of(blocks[0])
         assert this.kv.host is not None, "it came from `with_host`"
-        call = partial(
-            self._processor.run, first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel
-        )
-        if not self._tiers.can_copy:
-            call()
-            return
-        begun = threading.Lock()
-        begun.acquire()
-
-        def compute() -> None:
-            begun.release()
-            call()
-
-        products = self._beside.submit(compute)
-        begun.acquire()  # putting copies on the way would keep Python's lock from it until all are
+        copies = self._beside.submit(self._tiers.copy_on) if self._tiers.can_copy else None
+        began = perf_counter()
         try:
-            self._tiers.copy_on()
+            self._processor.run(first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel)
         finally:
-            products.result()  # until then the hidden states are in use
-
-    def _copy_on(self) -> None:
-        """Put copies on the way where the processor is not about to compute."""
-        if self._tiers.can_copy:
-            self._tiers.copy_on()
+            self._products_s += perf_counter() - began
+            if copies is not None:
+                copies.result()
 
 
 def _parts(run: Run, *, whole: bool) -> list[tuple[Sequence[Block], bool]]:

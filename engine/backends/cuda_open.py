@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -38,11 +37,14 @@ from engine.requirements import Room, room_for_gpu_host
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.budget import MemoryWatch, shown_bytes
 from engine.tiers.direct_io import DirectFiles
-from engine.tiers.gpu_planner import plan_tiers, predicted
+from engine.tiers.gpu_planner import plan_tiers
 from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.link import Link
+from engine.tiers.live_rates import LiveRates
 from engine.tiers.loader import Loader, n_readers, n_slots, slot_bytes
+from engine.tiers.other_executors import Anew, OtherExecutors
 from engine.tiers.rates import Rates
+from engine.tiers.step_pace import StepTimes
 from engine.tiers.store import TieredWeights
 from engine.tiers.tier_plan import Budgets, GpuSizes, TierPlan
 from engine.tiers.wishes import PlaceRule
@@ -187,7 +189,12 @@ class _Planner:
     """Plans for one model on one GPU, first for what there is and then for other budgets."""
 
     def __init__(self, model: ToOpen, sizes: GpuSizes, rates: Rates | None) -> None:
-        self._model, self._sizes, self._rates = model, sizes, rates
+        self._model, self._sizes, self._probed = model, sizes, rates
+        self._executors: OtherExecutors | None = None
+        """None where nothing is predicted."""
+        if rates is not None and rates.link is not None:
+            live = LiveRates(rates, rates.link, model.options.link_limit)
+            self._executors = OtherExecutors(model.blocks, live, model.options.executor)
         self._loaded: TierPlan | None = None
         self.must_be_whole = False
         """Whether nobody could compute what is not on the GPU."""
@@ -197,7 +204,7 @@ class _Planner:
         _, _, config, options, max_context = self._model
         room = room_for_gpu_host(config, options, max_context, available_memory())
         budgets = Budgets(vram, room.weights)
-        self._loaded = planner_for(options, self._rates)(self._model.blocks, self._sizes, *budgets)
+        self._loaded = planner_for(options, self._probed)(self._model.blocks, self._sizes, *budgets)
         return budgets, self._loaded, room
 
     def __call__(self, budgets: Budgets, rules: Sequence[PlaceRule], idle: frozenset[int]) -> TierPlan:
@@ -215,7 +222,7 @@ class _Planner:
             blocks,
             self._sizes,
             *budgets,
-            self._rates,
+            self._probed if self._executors is None else self._executors.rates,
             executor=options.executor,
             gpu_layers=options.gpu_layers,
             rules=rules,
@@ -231,14 +238,17 @@ class _Planner:
                 "rest are not installed: give more (--vram-budget), or install a C compiler and then Tiercel "
                 "again (make setup)"
             )
+        if self._executors is not None:
+            self._executors.begin()
         return chosen
 
-    def at_disk_rate(self, plan: TierPlan, rate: float, idle: frozenset[int]) -> TierPlan:
-        """Go by another rate of the disk from now on -> the same plan with what it promises then."""
-        if self._rates is None:
-            return plan
-        self._rates = replace(self._rates, disk=rate)
-        return predicted(plan, self._model.blocks, self._rates, self._model.options.link_limit, idle)
+    def at_pace(
+        self, plan: TierPlan, disk_rate: float | None, took: StepTimes | None, idle: frozenset[int]
+    ) -> Anew | None:
+        """See `Replan`."""
+        if self._executors is None:
+            return None
+        return self._executors.follow(plan, disk_rate, took, idle)
 
     def host_bytes(self, plan: TierPlan) -> int:
         """Of the memory for weights in RAM, what is not for weights."""

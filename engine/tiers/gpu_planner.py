@@ -1,13 +1,13 @@
 """Which weight blocks are in a GPU's memory, and who computes the others: a pure function of sizes and rates.
 
-What GPU memory holds is said by `vram_order`, what is left to memory and disk by `planner`, and what a choice
-is worth by `tier_clock`. Touches no memory, device, file or clock. Called by the loader, by previews, and
-whenever a budget changes.
+What GPU memory holds is said by `vram_order`, what is left to memory and disk by `planner`, which of that is
+copied by `copied_blocks`, and what a choice is worth by `tier_clock`. Touches no memory, device, file or
+clock. Called by the loader, by previews, and whenever a budget changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from engine.config import ExecutorChoice
 from engine.errors import BudgetError
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import shown_bytes
+from engine.tiers.copied_blocks import CopiedBlocks
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.rates import Rates
 from engine.tiers.tier_clock import LONGEST_STEP, TierClock
@@ -29,10 +30,6 @@ _PROMPT, _REPLY = 4096, 128
 _WAITING = 4
 """A second before the first word is worth so many of the reply, which is read as it comes."""
 _SHOWN_PROMPT = 512
-_COARSE = 8
-"""Steps in which the number of copied blocks is looked for first."""
-_ALIKE = 1.002
-"""Times by each other of which neither is better."""
 
 
 def plan_tiers(
@@ -74,23 +71,11 @@ def plan_tiers(
     chosen = planner.best(chunks, rings)
     if clock is None:
         return chosen
-    return _predicted(replace(chosen, crossover=clock.crossover(chosen)), clock)
+    return predicted(replace(chosen, crossover=clock.crossover(chosen)), clock)
 
 
-def predicted(
-    chosen: TierPlan,
-    blocks: Sequence[Block],
-    rates: Rates,
-    link_limit: float | None,
-    idle: frozenset[int],
-) -> TierPlan:
+def predicted(chosen: TierPlan, clock: TierClock) -> TierPlan:
     """The same plan with what other rates promise of it."""
-    if rates.link is None:
-        return chosen
-    return _predicted(chosen, TierClock(blocks, rates, rates.link, link_limit, idle))
-
-
-def _predicted(chosen: TierPlan, clock: TierClock) -> TierPlan:
     timeline = clock.decode(chosen)
     return replace(
         chosen,
@@ -135,8 +120,7 @@ class _Planner:
         self._like, self._idle = like, idle
         self._order = VramOrder(blocks, sizes, wishes, None if like is None else like.cpu_attention, idle)
         self._layers = tuple(block.index for block in blocks if block.layer is not None)
-        self._share: float | None = None
-        """Of the feed-forward blocks in memory that were copied where that was last looked for."""
+        self._copied = CopiedBlocks(blocks, clock, executor, idle)
 
     def best(self, chunks: Sequence[int], rings: Sequence[int]) -> TierPlan:
         """The plan that gets through a conversation soonest: first of the chunks, then of the rings.
@@ -223,11 +207,9 @@ class _Planner:
         reserved, inside, host = draft
         by_gpu = self._order.copied(inside)
         feed_forward = {b.index for b in self._blocks if b.kind is BlockKind.FEED_FORWARD}
-        in_memory = [i for i in by_gpu if i in feed_forward & host.resident - self._idle]
         always = {i for i in by_gpu if i not in feed_forward}
         if self._executor is ExecutorChoice.STREAM:
             always |= feed_forward.intersection(by_gpu)
-            in_memory = []
         drafted = TierPlan(
             layer_blocks=self._layers,
             vram=inside.blocks,
@@ -245,27 +227,7 @@ class _Planner:
             limited_by="",
         )
 
-        def copying(n: int) -> TierPlan:
-            """`n` of the feed-forward blocks in memory, evenly spread."""
-            total = len(in_memory)
-            taken = [index for k, index in enumerate(in_memory) if (k * n) // total != (k + 1) * n // total]
-            return replace(drafted, streamed=drafted.streamed.union(taken))
-
-        return copying(self._how_many(len(in_memory), copying))
-
-    def _how_many(self, most: int, copying: Callable[[int], TierPlan]) -> int:
-        """How many of `most` feed-forward blocks in memory are copied for every decode step."""
-        if not most or self._executor is ExecutorChoice.CPU:
-            return 0
-        both = self._executor is ExecutorChoice.HYBRID and most > 1
-        candidates = range(1, most) if both else range(most + 1)
-        clock = self._clock
-        if clock is None:
-            return most // 2 if both else 0
-        near = None if self._share is None else round(self._share * most)
-        n_copied = _least(candidates, near, lambda n: clock.decode(copying(n)).seconds)
-        self._share = n_copied / most
-        return n_copied
+        return self._copied.shared_out(drafted)
 
     def _refusal(self, chunk: int, slots: int) -> BudgetError:
         """Names the smallest budget that works."""
@@ -279,25 +241,3 @@ class _Planner:
         budgets = self._order.least(chunk, slots)
         smallest = next(filter(works, budgets), budgets[-1])
         return self._order.refusal(self._budget, smallest, Reserved(chunk, slots, False))
-
-
-def _least(candidates: range, near: int | None, cost: Callable[[int], float]) -> int:
-    """Where `cost` is about least: looked for `near` a number or everywhere, in large steps and then smaller.
-
-    Of what differs by next to nothing the smallest is taken.
-    """
-    costs: dict[int, float] = {}
-    step = max(1, len(candidates) // _COARSE)
-    to_try = [*candidates[::step], candidates[-1]]
-    if near is not None:
-        step = -(-step // 2)
-        to_try = [min(max(near, candidates[0]), candidates[-1])]
-    while True:
-        new = [n for n in to_try if n in candidates and n not in costs]
-        costs |= {n: cost(n) for n in new}
-        best = min(costs, key=lambda n: costs[n])
-        if not new:
-            if step == 1:
-                return min(n for n in costs if costs[n] <= costs[best] * _ALIKE)
-            step = -(-step // 2)
-        to_try = [best - step, best + step]

@@ -4,9 +4,9 @@ Knows when blocks may be taken in and when they may leave, and what a pass has t
 and does not choose (`gpu_planner`). Loading and moving are one thing: blocks come to where the plan wants
 them while passes run. A pass that needs a block before it is there waits for that block only.
 
-One thread uses it, the engine's: it alone gives work to the GPU. Between and during passes it takes in what
-reader threads have read. Only between passes (`pump`, `begin_pass`) is anything taken away from where a pass
-that is under way would look for it.
+One thread at a time uses it, the engine's but for `copy_on`: they alone give work to the GPU. Between and
+during passes it takes in what reader threads have read. Only between passes (`pump`, `begin_pass`) is
+anything taken away from where a pass that is under way would look for it.
 
     whereabouts     what is where, and where it is to be
     arrivals        file -> RAM, file -> VRAM             to stay
@@ -36,6 +36,7 @@ from engine.tiers.one_use import OneUse
 from engine.tiers.pressure import VramPressure
 from engine.tiers.route import Run
 from engine.tiers.showing import Showing, notices
+from engine.tiers.step_pace import Copies, StepPace
 from engine.tiers.store import TieredWeights
 from engine.tiers.streamer import StreamStats
 from engine.tiers.tier_plan import Budgets, TierPlan
@@ -89,6 +90,7 @@ class GpuTiers(Generic[M]):
         self._one_use = OneUse(self.where, device, memory, link)
         self._showing = Showing(self.where, link, self._one_use.stalls, gpu, h2d_rate, on_change)
         self._arrivals = Arrivals(self.where, loader, link, memory.places, self._showing.note)
+        self._pace = StepPace()
         self._vram = VramMoves(self.where, self._arrivals, device, memory, link)
         self._moves = Moves(
             self.where,
@@ -97,6 +99,7 @@ class GpuTiers(Generic[M]):
             self._one_use,
             self._showing,
             VramPressure(vram_use),
+            self._pace,
             replan,
             host_beside,
             memory.slot_bytes,
@@ -234,8 +237,17 @@ class GpuTiers(Generic[M]):
         """Let the slot of a taken block be filled again, by `copy_on`."""
         self._showing.active = None
         self._one_use.release(block)
-        if self.where.is_read(block):
-            self._showing.show()
+        self._showing.show()
+
+    def note_step(self, at: float, products_s: float) -> None:
+        """Note that a decode step that left nothing out was over `at` seconds of any clock.
+
+        The processor's products took `products_s` seconds in it. Steps in which blocks moved do not count.
+        """
+        if self.where.settled and not self.where.idle:
+            stalls = self._one_use.stalls
+            copies = Copies(stalls.copy_s, stalls.copied_bytes)
+            self._pace.note(self._showing.passes, self.where.arrangement, at, products_s, copies)
 
     @property
     def can_copy(self) -> bool:
@@ -245,10 +257,10 @@ class GpuTiers(Generic[M]):
     def copy_on(self) -> None:
         """Put copies for what is to come on the way, as far as slots are free.
 
-        Of a large block that takes a millisecond; without it nothing is copied ahead any more.
+        Of a large block that takes a millisecond; without it nothing is copied ahead any more. Another thread
+        that has entered the device may call this while the engine's is in none of these methods.
         """
         self._one_use.copy_on()
-        self._showing.show()
 
     # -- for any thread
 

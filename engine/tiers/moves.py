@@ -18,10 +18,12 @@ from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import shown_bytes
 from engine.tiers.one_use import OneUse
+from engine.tiers.other_executors import Anew
 from engine.tiers.placement import left_out_words
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.pressure import VramPressure
 from engine.tiers.showing import Showing
+from engine.tiers.step_pace import StepPace, StepTimes
 from engine.tiers.tier_plan import Budgets, TierPlan
 from engine.tiers.vram_moves import VramMoves
 from engine.tiers.vram_order import FEWEST_SLOTS
@@ -40,8 +42,13 @@ class Replan(Protocol):
         """
         ...
 
-    def at_disk_rate(self, plan: TierPlan, rate: float, idle: frozenset[int]) -> TierPlan:
-        """Take note of the disk's bytes per second -> the same plan with what it promises then."""
+    def at_pace(
+        self, plan: TierPlan, disk_rate: float | None, took: StepTimes | None, idle: frozenset[int]
+    ) -> Anew | None:
+        """Take note of what passes have found: other bytes per second of the disk, and what steps `took`.
+
+        What holds then, every block being where it is; None where that is no news.
+        """
         ...
 
 
@@ -59,16 +66,18 @@ class Moves:
         one_use: OneUse[Any],
         showing: Showing,
         pressure: VramPressure,
+        pace: StepPace,
         replan: Replan,
         host_beside: int,
         slot_bytes: int,
     ) -> None:
         """`host_beside` bytes of the budget for RAM are no weights'; `pressure` tells of the GPU's memory.
 
-        Any layer block fits a slot of `slot_bytes`.
+        `pace` tells of steps that leave nothing out, while nothing moves. Any layer block fits a slot of
+        `slot_bytes`.
         """
         self._where, self._arrivals, self._vram = where, arrivals, vram
-        self._one_use, self._showing, self._pressure = one_use, showing, pressure
+        self._one_use, self._showing, self._pressure, self._pace = one_use, showing, pressure, pace
         self._plan_for, self._host_beside, self._slot_bytes = replan, host_beside, slot_bytes
         self._disk_rate = where.host.disk_rate
         """That the plan's promises were made with."""
@@ -136,12 +145,12 @@ class Moves:
         )
 
     def before_pass(self) -> None:
-        """Give way to other programs, and have all memory that the next pass needs.
+        """Give way to other programs, follow what passes have found, and have all memory for the next one.
 
         Raises DeviceMemoryError where there is none for the ring.
         """
         self._give_memory_back()
-        self._predict_anew()
+        self._follow_passes()
         self._yield_memory()
         self._vram.leave()
         self._make_ring()
@@ -286,12 +295,25 @@ class Moves:
         taken = chosen.ring_bytes - where.plan.ring_bytes
         return replace(chosen, vram_bytes=where.plan.vram_bytes - left + taken)
 
-    def _predict_anew(self) -> None:
-        """Let what the plan promises follow the disk's rate, where any block is read for every pass."""
-        where, rate = self._where, self._where.host.disk_rate
-        if rate is not None and rate != self._disk_rate and where.host.plan.streamed:
-            self._disk_rate = rate
-            where.aim(self._plan_for.at_disk_rate(where.plan, rate, where.idle), where.budgets)
+    def _follow_passes(self) -> None:
+        """Let what the plan promises follow what passes have found, and with it who computes a block."""
+        where, before, disk_rate = self._where, self._where.plan, self._where.host.disk_rate
+        if disk_rate == self._disk_rate or not where.host.plan.streamed:
+            disk_rate = None
+        # What steps have taken is not what the plan of now promises where others are to come.
+        took = self._pace.take(where.arrangement) if where.settled and not where.idle else None
+        if disk_rate is None and took is None:
+            return
+        self._disk_rate = disk_rate or self._disk_rate
+        anew = self._plan_for.at_pace(before, disk_rate, took, where.idle)
+        if anew is None:
+            return
+        where.aim(anew.plan, where.budgets)
+        if anew.why:
+            self._showing.note(
+                f"{anew.why}: {len(anew.plan.streamed)} instead of {len(before.streamed)} blocks are copied "
+                "to the GPU for every token"
+            )
 
     def _give_memory_back(self) -> None:
         """Give way to other programs in RAM; what leaves it does not come back by itself."""

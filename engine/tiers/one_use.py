@@ -33,6 +33,8 @@ class Stalls:
 
     copy_s: float = 0.0
     """That they took."""
+    copied_bytes: int = 0
+    """What was copied meanwhile."""
     stall_s: float = 0.0
     """That the GPU waited for them."""
     last_pass: tuple[tuple[int, float], ...] = ()
@@ -106,7 +108,7 @@ class OneUse(Generic[M]):
 
     def copy_on(self) -> None:
         """Put on the way what there is room for."""
-        if self._staging is not None:
+        if self._staging is not None and self._staging.can_fill:
             self._staging.fill()
             self._look_at_times()  # here nobody waits for it
 
@@ -128,6 +130,7 @@ class OneUse(Generic[M]):
         if self._staging is not None:
             times = self._staging.times()
             self.stalls.copy_s += times.copy_s
+            self.stalls.copied_bytes += times.copied_bytes
             self.stalls.stall_s += sum(seconds for _, seconds in times.stalls)
             self._waits += times.stalls
 

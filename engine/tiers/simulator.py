@@ -120,8 +120,10 @@ class _Step(NamedTuple):
 
     block: int
     on_cpu: bool
+    crossing_s: float
+    """That it takes to bring hidden states to its processor, when nobody computes."""
     seconds: float
-    """Alone, what it takes to bring hidden states to its processor included."""
+    """Alone."""
     n_bytes: int
     copied: bool
     on_disk: bool
@@ -219,6 +221,9 @@ class _Machine:
     def _compute(self, step: _Step) -> None:
         slot = self._slots.pop(step.block, -1)
         resource = Resource.CPU if step.on_cpu else Resource.GPU
+        crossing = _Work(step.block, self._now, step.crossing_s)
+        while crossing.left > 0:
+            self._advance(crossing)
         work = _Work(step.block, self._now, step.seconds, slot)
         while work.left > 0:
             self._advance(work, step.on_cpu)
@@ -244,7 +249,7 @@ class _Machine:
                 self._read = _Work(block, self._now, n_bytes, ring.free.popleft())
 
     def _advance(self, work: _Work | None, on_cpu: bool = False) -> None:
-        """Let time pass until something ends: what is computed, a copy or a read."""
+        """Let time pass until something ends: what is computed or handed over, a copy or a read."""
         link = self._link_rates
         copy = self._copies[0] if self._copies else None
         read = self._read
@@ -290,7 +295,8 @@ def _steps(shape: Pass, rates: Rates, link: LinkRates, n_tokens: int) -> list[_S
                 _Step(
                     block=block.index,
                     on_cpu=not run.on_gpu,
-                    seconds=alone + (link.crossing_s / 2 if crossing and number == 0 else 0.0),
+                    crossing_s=link.crossing_s / 2 if crossing and number == 0 else 0.0,
+                    seconds=alone,
                     n_bytes=block.n_bytes,
                     copied=run.executor is Executor.STREAM,
                     on_disk=block.index in shape.on_disk,

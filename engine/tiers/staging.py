@@ -28,6 +28,8 @@ class CopyTimes(NamedTuple):
     """Of the copies and waits that were looked at; seconds."""
 
     copy_s: float
+    copied_bytes: int
+    """Of the copies."""
     stalls: tuple[tuple[int, float], ...]
     """Blocks that the GPU waited for, by index, and for how long."""
 
@@ -35,7 +37,7 @@ class CopyTimes(NamedTuple):
 class _Span(NamedTuple):
     """What the GPU's clock has to be asked about once it is over."""
 
-    block: int
+    block: Block
     began: Sent | Event
     ended: Sent | Event
 
@@ -97,7 +99,7 @@ class Staging(Generic[M]):
             self._link.send_block(block.pieces, self._bytes_of(block), matrices.places)
             ended = self._link.record(timing=True)
             self._filled[fill.slot] = matrices, ended
-            self._copies.append(_Span(block.index, began, ended))
+            self._copies.append(_Span(block, began, ended))
 
     def take(self, block: Block) -> M:
         """The matrices of a block; what is put on the GPU from now on finds them there. `release` it then."""
@@ -111,7 +113,7 @@ class Staging(Generic[M]):
         began = self._device.record(timing=True)
         for event in sent.events:
             self._device.wait_for(event)
-        self._waits.append(_Span(block.index, began, self._device.record(timing=True)))
+        self._waits.append(_Span(block, began, self._device.record(timing=True)))
         self._slot_of_taken = slot
         return matrices
 
@@ -129,13 +131,15 @@ class Staging(Generic[M]):
 
     def times(self) -> CopyTimes:
         """What copies and waits took that are over and were not told before."""
-        copy_s, stalls = 0.0, []
+        copy_s, copied_bytes, stalls = 0.0, 0, []
         while self._copies and _is_done(self._copies[0].ended):
-            copy_s += _seconds(self._copies.popleft())
+            span = self._copies.popleft()
+            copy_s += _seconds(span)
+            copied_bytes += span.block.n_bytes
         while self._waits and _is_done(self._waits[0].ended):
             span = self._waits.popleft()
-            stalls.append((span.block, _seconds(span)))
-        return CopyTimes(copy_s, tuple(stalls))
+            stalls.append((span.block.index, _seconds(span)))
+        return CopyTimes(copy_s, copied_bytes, tuple(stalls))
 
 
 def _is_done(place: Sent | Event) -> bool:

@@ -14,6 +14,7 @@ from engine.events import Executor
 from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.rates import LinkRates, Rates
 from engine.tiers.simulator import Pass, Resource, Timeline, cpu_seconds, gpu_seconds, simulate
+from engine.tiers.step_pace import StepTimes
 from engine.tiers.tier_plan import TierPlan
 
 LONGEST_STEP = 8
@@ -37,8 +38,9 @@ class TierClock:
         self._rates = rates
         self._link = link
         if link_limit is not None:
-            self._link = _slowed(link, link_limit)
+            self._link = slowed(link, link_limit)
         self._layers = [block for block in blocks if block.layer is not None and block.index not in idle]
+        self._n_bytes = {block.index: block.n_bytes for block in self._layers}
         self._head = [block for block in blocks if block.kind is BlockKind.HEAD]
 
     def decode(self, plan: TierPlan) -> Timeline:
@@ -54,6 +56,26 @@ class TierClock:
             plan.host.slots,
         )
         return simulate(shape, self._rates, self._link)
+
+    def step_times(self, plan: TierPlan) -> StepTimes:
+        """What a decode step takes: in all, of the processor for layer blocks, and of copies from memory."""
+        timeline, layers = self.decode(plan), {block.index for block in self._layers}
+        begin, end = timeline.last_pass
+        computed = [
+            span.end - span.start
+            for span in timeline.spans
+            if span.resource is Resource.CPU and span.block in layers and begin <= span.start < end
+        ]
+        # Copies run ahead across the end of a pass: those of several count.
+        copies = [s for s in timeline.spans if s.resource is Resource.LINK and s.slot >= 0]
+        copies = [span for span in copies if span.end > timeline.ends[0]]
+        n_bytes = sum(self._n_bytes[span.block] for span in copies)
+        copy_s = sum(span.end - span.start for span in copies)
+        # What is in the cache makes the processor's attention slower with every token, and is in no rate.
+        known = computed and not plan.cpu_attention
+        return StepTimes(
+            timeline.seconds, sum(computed) if known else None, n_bytes / copy_s if copies else None
+        )
 
     def prompt_s(self, plan: TierPlan, n_tokens: int) -> float:
         """Seconds of a prompt, in passes of the plan's chunk; the rings are empty at first."""
@@ -108,8 +130,11 @@ class TierClock:
         )
 
 
-def _slowed(link: LinkRates, limit: float) -> LinkRates:
-    """With copies that are held to so many bytes per second: they take as much less from the processor."""
+def slowed(link: LinkRates, limit: float) -> LinkRates:
+    """With copies that are held to so many bytes per second: they take as much less from the processor.
+
+    What is within the limit stays as it is.
+    """
     beside = min(link.h2d_beside_cpu, limit)
     lost = (1 - link.cpu_beside_h2d) * beside / link.h2d_beside_cpu
     return replace(link, h2d=min(link.h2d, limit), h2d_beside_cpu=beside, cpu_beside_h2d=1 - lost)

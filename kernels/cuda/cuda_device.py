@@ -73,6 +73,11 @@ class CudaDevice:
             _cublas_library(), self._stream.ptr, _address(self._workspace), self._workspace.nbytes
         )
 
+    def enter(self) -> None:
+        """Let the calling thread use it as well; see `Device`."""
+        with _asking("entering the GPU from another thread"):
+            cupy.cuda.Device(self.ordinal).use()
+
     def close(self) -> None:
         """Wait, for lanes too, then free locks, kernels, cuBLAS and workspace.
 

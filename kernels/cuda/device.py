@@ -148,6 +148,9 @@ class Device(Launcher, Protocol):
     def n_processors(self) -> int:
         """Multiprocessors."""
 
+    def enter(self) -> None:
+        """Let the calling thread use it as well, while no other one does. Raises DeviceError."""
+
     def empty(self, shape: Shape, dtype: npt.DTypeLike) -> Array:
         """Device memory whose contents are undefined, 256-byte aligned. Raises DeviceMemoryError."""
 

@@ -67,6 +67,9 @@ class Sketch:
         """Each kernel that was launched."""
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches))
 
+    def enter(self) -> None:
+        """Nothing."""
+
     def empty(self, shape: Shape, dtype: npt.DTypeLike) -> Array:
         """Count memory."""
         extents = (shape,) if isinstance(shape, int) else shape

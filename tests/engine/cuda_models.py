@@ -21,6 +21,7 @@ from engine.gguf import open_gguf
 from engine.model import Transformer
 from engine.model_config import read_model_config
 from engine.tiers.blocks import weight_blocks
+from engine.tiers.rates import Rates
 from engine.weights import ModelWeights
 from kernels.cuda import launch_settings
 from kernels.cuda.device import Array, Device, Kernel
@@ -122,11 +123,12 @@ def opened_on(
     watcher: LoadWatcher | None = None,
     on_tiers: Callable[[TierSnapshot], None] = lambda snapshot: None,
     settled: bool = True,
+    rates: Rates | None = None,
     **options: Any,
 ) -> Iterator[Transformer]:
     """The model of a file on a device; chunks of 16 unless `options` (of loading) say otherwise.
 
-    All weights are there unless it need not be `settled`.
+    It is planned by `rates` where there are some. All weights are there unless it need not be `settled`.
     """
     gguf = open_gguf(path)
     config = read_model_config(gguf)
@@ -140,7 +142,7 @@ def opened_on(
             LoadOptions(path, **{"chunk": 16, "threads": 2, **options}),
             max_context,
         ),
-        None,
+        rates,
         watcher or LoadWatcher(lambda stage, progress: None, on_tiers, CancelToken()),
     )
     with closing(backend):

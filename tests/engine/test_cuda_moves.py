@@ -32,6 +32,7 @@ from engine.model import Transformer
 from engine.skipping.skip_choice import NOTHING, SkipSet
 from engine.tiers.budget import Budget
 from engine.tiers.gpu_tiers import GpuTiers
+from engine.tiers.rates import LinkRates, Rates
 from engine.tiers.tier_plan import Budgets
 from engine.tiers.wishes import parse_place
 from kernels.cuda.device import Array
@@ -64,6 +65,16 @@ LEFT_OUT: tuple[SkipSet, ...] = (
     frozenset({0, 1, 4, 5}),
     frozenset(range(6)),
 )
+EVEN = Rates(
+    dram=1e8,
+    gemv={},
+    disk=1e8,
+    cpu_flops=1e12,
+    link=LinkRates(
+        vram=1e12, h2d=1e8, h2d_beside_cpu=1e8, cpu_beside_h2d=1.0, matrix_flops=1e15, crossing_s=0.0
+    ),
+)
+"""Copies are as fast as the processor: both have work."""
 _PATIENCE_S = 20.0
 
 Late = Literal["lanes", "main"]
@@ -341,16 +352,26 @@ ACTIONS = (
 
 
 @pytest.mark.parametrize("seed", range(2, 4))
-@pytest.mark.parametrize("executor", [ExecutorChoice.STREAM, ExecutorChoice.CPU])
+@pytest.mark.parametrize("executor", [ExecutorChoice.STREAM, ExecutorChoice.CPU, ExecutorChoice.AUTO])
 @pytest.mark.parametrize("late", ["lanes", "main"])
 def test_whatever_happens(
-    resident: Resident, world: World, late: Late, executor: ExecutorChoice, seed: int
+    resident: Resident,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    late: Late,
+    executor: ExecutorChoice,
+    seed: int,
 ) -> None:
+    # Where it is free, each step may show other rates, and so another executor.
+    monkeypatch.setattr("engine.tiers.step_pace._LEAST_STEPS", 1)
+    monkeypatch.setattr("engine.tiers.step_pace._LEAST_S", 0.0)
+    monkeypatch.setattr("engine.tiers.other_executors._LEAST_GAIN", 0.0)
     rng = random.Random(f"{late} {executor} {seed}")
     device = EmulatedDevice(late=late, backwards=bool(seed % 2))
     wishes = rng.choice(WISHES)
     options: dict[str, Any] = {"executor": executor, "chunk": CHUNK, "settled": False}
     options["place"] = parse_place(wishes) if wishes else ()
+    options["rates"] = EVEN if executor is ExecutorChoice.AUTO else None
     if rng.random() < 0.5:
         options["vram_budget"] = Budget(resident.vram_bytes - rng.randrange(resident.weight_bytes // 2))
     with opened_on(CrowdedDevice(device, world), resident.path, **options) as model:

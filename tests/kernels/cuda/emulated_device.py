@@ -126,6 +126,10 @@ class EmulatedDevice:
         self._locked = LockedRuns()
         self._copied_from: list[tuple[int, int]] = []
         """Addresses of host memory, and their ends, from which lanes are still to copy."""
+        self._threads = {threading.get_ident()}
+
+    def enter(self) -> None:
+        self._threads.add(threading.get_ident())
 
     def close(self) -> None:
         """Nothing to give back: arrays go with their last reference."""
@@ -343,6 +347,11 @@ class EmulatedDevice:
         weakref.finalize(memory, self._free, address, counted).atexit = False
         return np.asarray(memory).view(DeviceArray)
 
+    def _entered(self) -> None:
+        """Check that this thread opened the device, or has entered it: the driver knows others not at all."""
+        if threading.get_ident() not in self._threads:
+            raise EmulationError("a thread that has not entered the device uses it")
+
     def _free(self, address: int, counted: int) -> None:
         self.used_bytes -= counted
         self._main.put_behind(functools.partial(_free, address))  # as a GPU does
@@ -356,6 +365,7 @@ class _EmulatedLane:
     def launch(
         self, kernel: Kernel, grid: Shape, block: Shape, *args: Array | np.generic, shared_bytes: int = 0
     ) -> None:
+        self._device._entered()
         run = self._device._ready(kernel, grid, block, args, shared_bytes, dependent=False)
 
         def action() -> None:
@@ -367,6 +377,7 @@ class _EmulatedLane:
     def copy_async(self, to: Array, host: npt.NDArray[Any]) -> None:
         _check_copy(to, host)
         device = self._device
+        device._entered()
         device.unlocked_copies += not device._is_locked(host)
         copied_from = (host.ctypes.data, host.ctypes.data + host.nbytes)
         device._copied_from.append(copied_from)
@@ -381,6 +392,7 @@ class _EmulatedLane:
         self._stream.put(_own(event).reach)
 
     def record(self, *, timing: bool = False) -> Event:
+        self._device._entered()
         return _Event(self._stream, timing=timing)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,23 @@ def test_the_main_stream_sees_what_a_lane_brought(device: Device) -> None:
     lane.wait_for(device.record())
     lane.copy_async(to, pinned(device, values))
     device.wait_for(lane.record())
+    copy(device, out, to)
+    np.testing.assert_array_equal(device.download(out), values)
+
+
+def test_a_thread_that_has_entered_fills_a_lane(device: Device) -> None:
+    values = np.arange(N, dtype=np.float32)
+    host = pinned(device, values)
+    lane, to, out = device.lane(), device.zeros(N, np.float32), device.zeros(N, np.float32)
+    zeroed = device.record()
+
+    def fill() -> Event:
+        lane.wait_for(zeroed)
+        lane.copy_async(to, host)
+        return lane.record(timing=True)
+
+    with ThreadPoolExecutor(1, initializer=device.enter) as pool:
+        device.wait_for(pool.submit(fill).result())
     copy(device, out, to)
     np.testing.assert_array_equal(device.download(out), values)
 
@@ -277,6 +295,14 @@ def test_a_copy_that_nobody_waits_for_has_not_arrived() -> None:
     assert (device.download(to) == 0).all()
     event.wait()
     assert (device.download(to) == 1).all()
+
+
+@emulated
+def test_a_thread_that_has_not_entered_is_refused() -> None:
+    device = EmulatedDevice()
+    lane = device.lane()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(EmulationError, match="entered"):
+        pool.submit(lane.record).result()
 
 
 @emulated
