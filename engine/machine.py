@@ -5,6 +5,7 @@ Reads /proc and cgroup files, and falls back to what POSIX tells. Knows nothing 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -26,6 +27,13 @@ def let_others_go_first(niceness: int) -> None:
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + niceness))
+
+
+def give_memory_back() -> None:
+    """Let the system have what the C library keeps of memory that was freed (malloc_trim(3); glibc alone)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def available_memory() -> int:

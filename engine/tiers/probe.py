@@ -230,7 +230,8 @@ def _device() -> str:
 
 
 def _fingerprint(device: str, threads: int) -> str:
-    return f"{device}, {threads} threads"
+    """What rates belong to: the machine and the way that it was measured."""
+    return f"{device}, {threads} threads, {_TIMES_CACHES} times the caches"
 
 
 def _complete(

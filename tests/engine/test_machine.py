@@ -143,3 +143,24 @@ def test_a_group_that_cannot_be_seen_from_here_is_the_root(
     (cgroup / "memory.max").write_text("1000000\n")
     (cgroup / "memory.current").write_text("700000\n")
     assert machine.available_memory() == 300_000
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc gives memory back when told"
+)
+def test_what_was_freed_below_something_that_stays_is_given_back() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    taken = [libc.malloc(4000) for _ in range(20_000)]
+    for address in taken:
+        ctypes.memset(address, 1, 4000)
+    for address in taken[:-1]:
+        libc.free(address)
+    kept = resident_bytes()
+    machine.give_memory_back()
+    assert kept - resident_bytes() > 60_000_000
+    libc.free(taken[-1])
