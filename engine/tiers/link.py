@@ -56,8 +56,13 @@ class Sent(NamedTuple):
             event.wait()
 
     def since(self, start: Sent) -> float:
-        """Seconds from `start` to here, both with `timing`; waits."""
-        return max(end.since(begin) for end, begin in zip(self.events, start.events, strict=True))
+        """Seconds from `start` to here, both with `timing`; waits.
+
+        From when all lanes were at `start` until all are here. One that is there sooner waits for the link,
+        which is still at what was sent before: of its time nothing counts twice.
+        """
+        self.wait()
+        return max(min(end.since(begin) for begin in start.events) for end in self.events)
 
 
 class Link:

@@ -49,8 +49,9 @@ class OtherExecutors:
     Choices cannot go round. By the same rates each takes less time than the one before. Rates are those that
     steps have shown, though, and under another choice they may show others. So where steps then take longer
     than before it, the choice is taken back, and nothing else is tried; and each has to save twice as much as
-    the last one, so that after six there is nothing that would. Only when steps have taken what was promised,
-    and later, under the same choice, do not, it is the machine that has changed: all is open again.
+    the last one, so that after six there is nothing that would. The first steps judge a choice: later ones take
+    longer as the context fills, too, by whomever blocks are computed. Only when steps have taken what was
+    promised, and later, under the same choice, do not, it is the machine that has changed: all is open again.
     """
 
     def __init__(self, blocks: Sequence[Block], rates: LiveRates, executor: ExecutorChoice) -> None:
@@ -77,7 +78,7 @@ class OtherExecutors:
     def _open(self) -> None:
         self._gain = _LEAST_GAIN
         self._before: tuple[TierPlan, float] | None = None
-        """The choice before this one, and the seconds that a step took by it."""
+        """The choice before this one, and the seconds that a step took by it; None once this one is judged."""
 
     def follow(
         self, plan: TierPlan, disk_rate: float | None, took: StepTimes | None, idle: frozenset[int]
@@ -89,6 +90,9 @@ class OtherExecutors:
         if disk_rate is not None:
             self._rates.at_disk_rate(disk_rate)
         other_rates = took is not None and self._learn(plan, took, idle)
+        before = self._before
+        if took is not None:
+            self._before = None
         news = disk_rate is not None or other_rates
         if took is not None and (other_rates or _differ(took.seconds, _decode_s(plan))):
             beyond = took.seconds / self._simulated(plan, idle).seconds
@@ -99,14 +103,14 @@ class OtherExecutors:
         clock = self._clock(idle)
         same = self._predicted(plan, clock)
         other: TierPlan | None = None
-        if took is not None:
+        if took is not None and before is not None:
             # What is on disk stays the processor's, and its rate may change with every block.
-            other = self._taken_back(same, clock)
+            other = self._taken_back(same, *before, clock)
         if other is None and other_rates:
             other = self._next(same, clock, idle)
         if other is None:
             return Anew(same, "")
-        self._before, self._as_promised = (same, _decode_s(same)), False
+        self._as_promised = False
         why, self._chosen_by = self._why(same), self._rates.now
         return Anew(other, why)
 
@@ -128,13 +132,13 @@ class OtherExecutors:
         if self._beyond * clock.decode(other).seconds > _decode_s(same) * (1 - self._gain):
             return None
         self._gain *= 2
+        self._before = same, _decode_s(same)
         return self._predicted(replace(other, crossover=clock.crossover(other)), clock)
 
-    def _taken_back(self, same: TierPlan, clock: TierClock) -> TierPlan | None:
+    def _taken_back(
+        self, same: TierPlan, before: TierPlan, before_s: float, clock: TierClock
+    ) -> TierPlan | None:
         """The choice before this one, where steps took clearly less by it than they have taken since."""
-        if self._before is None:
-            return None
-        before, before_s = self._before
         moved = (before.vram, before.host.resident) != (same.vram, same.host.resident)
         if moved or _decode_s(same) < before_s * (1 + _SLOWER):
             return None
