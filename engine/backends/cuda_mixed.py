@@ -116,7 +116,7 @@ class MixedPasses:
         """Of the blocks, that there are graphs for."""
         self._products_s = 0.0
         """Of the pass that is under way, so far: of the processor's calls alone."""
-        self._beside = ThreadPoolExecutor(1, "copies", device.enter)
+        self._beside = ThreadPoolExecutor(1, "copies")
         """Puts copies on the way while this thread calls the processor."""
 
     def run(
@@ -286,7 +286,7 @@ class MixedPasses:
             self._processor.put(block, matrices)
         first = number_of(blocks[0])
         assert this.kv.host is not None, "it came from `with_host`"
-        copies = self._beside.submit(self._tiers.copy_on) if self._tiers.can_copy else None
+        copies = self._beside.submit(self._copy_on) if self._tiers.can_copy else None
         began = perf_counter()
         try:
             self._processor.run(first, first + len(blocks), this.x, this.at, this.kv.host, this.cancel)
@@ -294,6 +294,11 @@ class MixedPasses:
             self._products_s += perf_counter() - began
             if copies is not None:
                 copies.result()
+
+    def _copy_on(self) -> None:
+        """In the other thread. It enters the GPU here: what fails as its thread begins no pool tells."""
+        self._device.enter()
+        self._tiers.copy_on()
 
 
 def _parts(run: Run, *, whole: bool) -> list[tuple[Sequence[Block], bool]]:

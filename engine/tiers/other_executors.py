@@ -49,9 +49,9 @@ class OtherExecutors:
     Choices cannot go round. By the same rates each takes less time than the one before. Rates are those that
     steps have shown, though, and under another choice they may show others. So where steps then take longer
     than before it, the choice is taken back, and nothing else is tried; and each has to save twice as much as
-    the last one, so that after six there is nothing that would. The first steps judge a choice: later ones take
-    longer as the context fills, too, by whomever blocks are computed. Only when steps have taken what was
-    promised, and later, under the same choice, do not, it is the machine that has changed: all is open again.
+    the last one, so that after six there is nothing that would. The first steps judge a choice: later
+    ones take longer as the context fills, too. Only when steps have taken what was promised, and later, under
+    the same choice, do not, it is the machine that has changed: all is open again.
     """
 
     def __init__(self, blocks: Sequence[Block], rates: LiveRates, executor: ExecutorChoice) -> None:
@@ -78,7 +78,7 @@ class OtherExecutors:
     def _open(self) -> None:
         self._gain = _LEAST_GAIN
         self._before: tuple[TierPlan, float] | None = None
-        """The choice before this one, and the seconds that a step took by it; None once this one is judged."""
+        """The choice before this one, and the seconds of a step by it; None once this one is judged."""
 
     def follow(
         self, plan: TierPlan, disk_rate: float | None, took: StepTimes | None, idle: frozenset[int]
@@ -103,15 +103,18 @@ class OtherExecutors:
         clock = self._clock(idle)
         same = self._predicted(plan, clock)
         other: TierPlan | None = None
+        why = ""
         if took is not None and before is not None:
             # What is on disk stays the processor's, and its rate may change with every block.
             other = self._taken_back(same, *before, clock)
+            why = (
+                f"a step takes {_decode_s(same):.3g} s since the last change and took {before[1]:.3g} before"
+            )
         if other is None and other_rates:
-            other = self._next(same, clock, idle)
+            other, why = self._next(same, clock, idle), self._why(same)
         if other is None:
             return Anew(same, "")
-        self._as_promised = False
-        why, self._chosen_by = self._why(same), self._rates.now
+        self._as_promised, self._chosen_by = False, self._rates.now
         return Anew(other, why)
 
     def _learn(self, plan: TierPlan, took: StepTimes, idle: frozenset[int]) -> bool:

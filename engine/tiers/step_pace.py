@@ -16,10 +16,13 @@ _LONGEST = 32
 
 
 class StepTimes(NamedTuple):
-    """What a decode step takes, as it was measured or as rates have it."""
+    """What a decode step takes, as rates have it, or as it was measured: medians.
+
+    Before some steps a person was waited for, and in some another program ran.
+    """
 
     seconds: float
-    """From the end of one to that of the next, the median: before some a person was waited for."""
+    """From the end of one to that of the next."""
     products_s: float | None
     """Of the processor's products, seconds; None where it has none, or where rates do not know them."""
     copy_rate: float | None
@@ -55,13 +58,13 @@ class StepPace:
         if arrangement != self._arrangement:
             self._arrangement, self._last, self._longer = arrangement, None, 1
             self._begin()
-        self._n_steps += 1
-        self._products_s += products_s
+        self._products_s.append(products_s)
         if self._last is not None and number == self._last + 1:
             # Behind another pass both the time and the copies, which run ahead, would be of that one, too.
             self._whole_s.append(at - self._at)
-            self._copy_s += copies.seconds - self._copies.seconds
-            self._copied_bytes += copies.n_bytes - self._copies.n_bytes
+            copy_s = copies.seconds - self._copies.seconds
+            if copy_s > 0:
+                self._copy_rates.append((copies.n_bytes - self._copies.n_bytes) / copy_s)
         self._last, self._at, self._copies = number, at, copies
 
     def take(self, arrangement: int) -> StepTimes | None:
@@ -74,11 +77,10 @@ class StepPace:
         enough = len(whole_s) >= _LEAST_STEPS * self._longer and sum(whole_s) >= _LEAST_S * self._longer
         if arrangement != self._arrangement or not enough:
             return None
-        products_s, copy_s = self._products_s / self._n_steps, self._copy_s
         took = StepTimes(
             median(whole_s),
-            products_s or None,
-            self._copied_bytes / copy_s if copy_s > 0 else None,
+            median(self._products_s) or None,
+            median(self._copy_rates) if self._copy_rates else None,
         )
         self._longer = min(2 * self._longer, _LONGEST)
         self._begin()
@@ -87,5 +89,5 @@ class StepPace:
     def _begin(self) -> None:
         self._whole_s: list[float] = []
         """Of steps right behind another one."""
-        self._n_steps = 0
-        self._products_s, self._copy_s, self._copied_bytes = 0.0, 0.0, 0
+        self._products_s: list[float] = []
+        self._copy_rates: list[float] = []

@@ -25,7 +25,7 @@ from kernels.cuda.device import Device
 from kernels.errors import DeviceError
 from kernels.quant_types import QuantType
 from tests.engine.conftest import open_numpy
-from tests.engine.cuda_models import opened_on
+from tests.engine.cuda_models import Borrowed, opened_on
 from tests.tiny_gguf import write_tiny_model
 
 IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 40)]
@@ -208,6 +208,26 @@ def test_copies_are_put_on_the_way_while_the_processor_computes(
         else:
             model.logits(model.hidden(IDS[:1], 0, kv, GO_ON), GO_ON)
             assert (calls.count("sent"), calls.count("computed")) == (2, 2)
+
+
+def test_a_gpu_that_another_thread_cannot_enter_is_an_error_of_the_engine(
+    device: Device, write: Write, on_numpy: Callable[[str], np.ndarray]
+) -> None:
+    class Closed(Borrowed):
+        open = False
+
+        def enter(self) -> None:
+            if not self.open:
+                raise DeviceError("no way in")
+            self._device.enter()
+
+    closed, rules = Closed(device), parse_place("blk.0-3.ffn=ram")
+    with opened_on(closed, write("llama"), place=rules, executor=ExecutorChoice.HYBRID) as model:
+        kv = model.backend.new_kv(64)
+        with pytest.raises(errors.DeviceError, match="no way in"):
+            model.logits(model.hidden(IDS[:1], 0, kv, GO_ON), GO_ON)
+        closed.open = True
+        assert close(all_logits(model), on_numpy("llama"), FAST)
 
 
 def test_a_pass_while_the_model_loads_is_that_of_later(device: Device, write: Write) -> None:

@@ -205,6 +205,23 @@ def test_what_takes_longer_for_reasons_that_no_rate_knows_is_taken_back() -> Non
     assert model.plan.streamed != before.streamed
     model.windows(measure, 10)
     assert model.plan.streamed == before.streamed
+    assert model.changes[1:] == ["a step takes 0.209 s since the last change and took 0.191 before"]
+
+
+@pytest.mark.parametrize("news", [True, False])
+def test_a_choice_that_has_kept_its_promise_is_not_taken_back_as_the_context_fills(news: bool) -> None:
+    """`news`: whether the first steps after it are."""
+    model, now = Model(), machine(0.6, 1.0)
+    model.windows(model.on(now))
+    chosen = model.plan.streamed
+    model.windows(longer(model.on(now), 0.93 if news else 1.0))
+    for times in (1.0, 1.1, 1.2, 1.4, 1.8, 1.0, 1.5):
+        model.windows(longer(model.on(now), times))
+        assert model.promised_s() == pytest.approx(
+            times * model.clock(now).decode(model.plan).seconds, rel=0.06
+        )
+    assert (model.plan.streamed, len(model.changes)) == (chosen, 1)
+    model.windows(longer(model.on(RATES), 1.5))
     assert len(model.changes) == 2
 
 

@@ -65,6 +65,15 @@ def test_a_person_who_is_waited_for_does_not_count() -> None:
     assert took.seconds == pytest.approx(0.2)
 
 
+def test_what_another_program_takes_for_a_moment_does_not_count() -> None:
+    steps = Steps()
+    steps.run(9)
+    steps.run(1, products_s=3.0, step_s=3.0)
+    steps.copies = Copies(steps.copies.seconds + 2.0, steps.copies.n_bytes)
+    steps.run(9)
+    assert steps.pace.take(0) == pytest.approx((0.2, 0.15, 20 * GB))
+
+
 def test_a_new_window_follows() -> None:
     steps = Steps()
     steps.run(20)
