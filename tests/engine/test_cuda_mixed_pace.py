@@ -31,15 +31,15 @@ from tests.kernels.cuda import emulated_device
 from tests.kernels.cuda.emulated_device import EmulatedDevice
 from tests.tiny_gguf import write_tiny_model
 
-IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 48)]
+IDS = [int(i) for i in np.random.default_rng(3).integers(3, 320, 24)]
 GO_ON = CancelToken()
 FAST = 4e-2
 """Share of the largest logit that the processor's rounding of activations may cost."""
 N_LAYERS = 8
 PRODUCT_S, COPY_S = 0.05, 0.1
 """That the rates give a feed-forward block on the processor, and on its way to the GPU."""
-WINDOW = 16
-"""Steps, of which each takes long enough here."""
+WINDOW = 5
+"""Steps of the shortest one here."""
 
 
 class Machine:
@@ -76,6 +76,8 @@ def resident(path: Path) -> np.ndarray:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
+    monkeypatch.setattr("engine.tiers.step_pace._LEAST_STEPS", WINDOW)
+    monkeypatch.setattr("engine.tiers.step_pace._LEAST_S", 0.1)
     monkeypatch.setattr("engine.backends.cuda_mixed.perf_counter", machine.perf_counter)
     monkeypatch.setattr("engine.tiers.staging._seconds", machine.seconds)
     return machine
