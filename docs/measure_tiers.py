@@ -1,6 +1,6 @@
 """Measure a model that is larger than the card: the figures of "Larger than the card" in PERFORMANCE.md.
 
-    python docs/measure_tiers.py measure RESULTS MODEL [NAME ...] [--minutes 9] [--device cuda]
+    python docs/measure_tiers.py measure RESULTS MODEL.gguf [NAME ...] [--minutes 9] [--device cuda]
     python docs/measure_tiers.py table RESULTS
     python docs/measure_tiers.py list
 
@@ -53,11 +53,11 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure", help="measure configurations of a model")
-    measuring.add_argument("results", type=Path, metavar="RESULTS")
-    measuring.add_argument("model", type=Path, metavar="MODEL")
-    measuring.add_argument("names", nargs="*", metavar="NAME")
-    measuring.add_argument("--minutes", type=float, default=9.0)
-    measuring.add_argument("--device", default="cuda")
+    measuring.add_argument("results", type=Path, metavar="RESULTS", help="a JSON file; figures are added")
+    measuring.add_argument("model", type=Path, metavar="MODEL.gguf", help="the path of a model")
+    measuring.add_argument("names", nargs="*", metavar="NAME", help="configurations; see `list`")
+    measuring.add_argument("--minutes", type=float, default=9.0, help="when to stop (default: 9)")
+    measuring.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: cuda)")
     measuring.add_argument("--again", action="store_true", help="also what has been measured")
     one = commands.add_parser("one", help="what `measure` starts for each configuration")
     one.add_argument("results", type=Path)

@@ -1,6 +1,6 @@
 """Let the engine work for a long time and see whether anything grows or fails.
 
-    python docs/soak.py MODEL [--minutes 8] [--device cuda] [--vram-budget 24G] [--starting 120] [--seed 0]
+    python docs/soak.py MODEL.gguf [--minutes 8] [--device cuda] [--vram-budget 24G] [--seed 0]
 
 Round after round: a prompt, sometimes one that goes on with the last reply, greedy or drawn; in the middle of
 the reply another budget for RAM or for VRAM, another temperature, drafts, or a cancel; then the budgets as
@@ -166,14 +166,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--vram-budget", type=parse_budget, default=parse_budget("24G"), metavar="SIZE")
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf", help="the path of a model")
+    parser.add_argument("--minutes", type=float, default=8.0, help="how long (default: 8)")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: cuda)")
+    parser.add_argument(
+        "--vram-budget",
+        type=parse_budget,
+        default=parse_budget("24G"),
+        metavar="SIZE",
+        help="GPU memory that rounds begin and end with (default: 24G)",
+    )
     parser.add_argument(
         "--starting", type=float, default=120.0, metavar="S", help="seconds in which growth is not counted"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the same rounds for the same number (default: 0)"
+    )
     args = parser.parse_args()
     if not args.vram_budget.n_bytes:
         parser.error("--vram-budget is a size here, not a share")

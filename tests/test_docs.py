@@ -18,9 +18,9 @@ from app.themes import read_theme
 
 REPO = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "README.zh-CN.md")
-FOLDERS = ("app", "engine", "kernels", "themes")
+FOLDERS = ("app", "engine", "kernels", "themes", "docs")
 SUFFIXES = {".py", ".pyi", ".c", ".h", ".cu", ".cuh", ".tcss", ".toml"}
-_PATH = rf"`((?:{'|'.join(FOLDERS)}|tests|docs)/[\w./-]+)`"
+_PATH = rf"`((?:{'|'.join(FOLDERS)}|tests)/[\w./-]+)`"
 _SYMBOL = re.compile(_PATH + r"[,，]?\s+`([A-Za-z_][\w.]*)`")
 
 
