@@ -88,18 +88,24 @@ class Staging(Generic[M]):
         """Put copies of what is to come on the way, as far as there are slots."""
         self._released = False
         while (fill := self._order.next_fill()) is not None:
-            block = self._blocks[fill.block]
-            if fill.slot in self._used:
-                self._link.wait_for(self._used[fill.slot])
-            if fill.slot in self._filled:  # what was dropped may be on the way still, in another lane
-                for event in self._filled[fill.slot][1].events:
-                    self._link.wait_for(event)
-            began = self._link.record(timing=True)
-            matrices = self._matrices_in(fill.slot, block)
-            self._link.send_block(block.pieces, self._bytes_of(block), matrices.places)
-            ended = self._link.record(timing=True)
-            self._filled[fill.slot] = matrices, ended
-            self._copies.append(_Span(block, began, ended))
+            try:
+                self._send(self._blocks[fill.block], fill.slot)
+            except BaseException:
+                self.follow(())  # else the slot would pass for filled, with what was in it before
+                raise
+
+    def _send(self, block: Block, slot: int) -> None:
+        if slot in self._used:
+            self._link.wait_for(self._used[slot])
+        if slot in self._filled:  # what was dropped may be on the way still, in another lane
+            for event in self._filled[slot][1].events:
+                self._link.wait_for(event)
+        began = self._link.record(timing=True)
+        matrices = self._matrices_in(slot, block)
+        self._link.send_block(block.pieces, self._bytes_of(block), matrices.places)
+        ended = self._link.record(timing=True)
+        self._filled[slot] = matrices, ended
+        self._copies.append(_Span(block, began, ended))
 
     def take(self, block: Block) -> M:
         """The matrices of a block; what is put on the GPU from now on finds them there. `release` it then."""
