@@ -29,7 +29,7 @@ def let_others_go_first(niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + niceness))
 
 
-def give_memory_back() -> None:
+def return_freed_memory() -> None:
     """Let the system have what the C library keeps of memory that was freed (malloc_trim(3); glibc alone)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -6,12 +6,11 @@ something else for minutes. Knows bytes and seconds; reads nothing. Called by th
 
 from __future__ import annotations
 
+from engine.tiers.rates import differ
 from engine.tiers.streamer import StreamStats
 
 _LEAST_BYTES = 1 << 30
 """What less than this took says little."""
-_NEWS = 0.05
-"""A rate that differs by a smaller share is the same one."""
 
 
 class DiskPace:
@@ -31,7 +30,7 @@ class DiskPace:
             return False
         self._counted = stats
         rate = n_bytes / seconds
-        if self.rate is not None and abs(rate / self.rate - 1) < _NEWS:
+        if self.rate is not None and not differ(rate, self.rate):
             return False
         self.rate, self.learnt = rate, True
         return True

@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.tiers.rates import LinkRates, Rates
+from engine.tiers.rates import LinkRates, Rates, differ
 from engine.tiers.step_pace import StepTimes
 from engine.tiers.tier_clock import slowed
 from kernels.quant_types import QuantType
 
-_NEWS = 0.05
-"""Rates that differ by a smaller share are the same ones."""
 _LEAST, _MOST = 0.25, 2.0
 """Shares of the probed rates between which corrections stay: what is beyond is no rate."""
 
@@ -43,8 +41,8 @@ class LiveRates:
     def are_others(self, promised: StepTimes, took: StepTimes) -> bool:
         """Whether steps took something else than what is `promised` by the rates in effect."""
         now, then = self._shares, self._corrected(promised, took)
-        of_processor = then.processor * then.kept / (now.processor * now.kept)
-        return max(abs(of_processor - 1), abs(then.copies / now.copies - 1)) >= _NEWS
+        of_processor = differ(then.processor * then.kept, now.processor * now.kept)
+        return of_processor or differ(then.copies, now.copies)
 
     def correct(self, promised: StepTimes, took: StepTimes) -> None:
         """Go by rates by which a step takes about what it `took`, and not what those in effect `promised`.

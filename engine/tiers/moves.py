@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from engine.errors import BudgetError
 from engine.events import Tier, TierEventKind
-from engine.machine import give_memory_back
+from engine.machine import return_freed_memory
 from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
 from engine.tiers.budget import shown_bytes
@@ -144,7 +144,7 @@ class Moves:
             f"{in_vram} of {len(where.blocks)} blocks are in the memory of the GPU, {in_ram} in RAM, "
             f"{len(where.blocks) - in_vram - in_ram} are read from disk"
         )
-        give_memory_back()  # plans, graphs and copies took some that would be kept for more of them
+        return_freed_memory()  # plans, graphs and copies took some that would be kept for more of them
 
     def before_pass(self) -> None:
         """Give way to other programs, follow what passes have found, and have all memory for the next one.

@@ -16,7 +16,7 @@ from engine.tiers.blocks import Block, BlockKind
 from engine.tiers.copied_blocks import CopiedBlocks
 from engine.tiers.gpu_planner import predicted
 from engine.tiers.live_rates import LiveRates
-from engine.tiers.rates import Rates
+from engine.tiers.rates import Rates, differ
 from engine.tiers.simulator import cpu_seconds
 from engine.tiers.step_pace import StepTimes
 from engine.tiers.tier_clock import TierClock
@@ -28,8 +28,6 @@ _SLOWER = 0.01
 """Share of a step's time by which a choice that has to be taken back is slower."""
 _CORRECTIONS = 3
 """After so many the simulator says what was measured."""
-_NEWS = 0.05
-"""What differs by a smaller share is the same."""
 _MOST_BEYOND = 2.0
 """What is further from the simulated time is no time of a step."""
 
@@ -94,7 +92,7 @@ class OtherExecutors:
         if took is not None:
             self._before = None
         news = disk_rate is not None or other_rates
-        if took is not None and (other_rates or _differ(took.seconds, _decode_s(plan))):
+        if took is not None and (other_rates or differ(took.seconds, _decode_s(plan))):
             beyond = took.seconds / self._simulated(plan, idle).seconds
             self._beyond = min(max(beyond, 1 / _MOST_BEYOND), _MOST_BEYOND)
             news = True
@@ -178,7 +176,7 @@ class OtherExecutors:
             (products, self._product_rate(plan, now), self._product_rate(plan, then)),
             ("copies to the GPU reach", now.link.h2d, then.link.h2d),
         )
-        changed = [one for one in of_both if _differ(one[1], one[2])] or of_both
+        changed = [one for one in of_both if differ(one[1], one[2])] or of_both
         return ", and ".join(
             f"{what} {rate / 1e9:.3g} GB/s in steps where {counted_on / 1e9:.3g} were counted on"
             for what, rate, counted_on in changed
@@ -191,10 +189,6 @@ class OtherExecutors:
         seconds = sum(cpu_seconds(block, rates, 1) for block in outside)
         kept = rates.link.cpu_beside_h2d if plan.streamed else 1.0
         return kept * sum(block.n_bytes for block in outside) / seconds
-
-
-def _differ(one: float, other: float) -> bool:
-    return abs(one / other - 1) >= _NEWS
 
 
 def _decode_s(plan: TierPlan) -> float:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from kernels.quant_types import QuantType
 
+_NEWS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
@@ -74,6 +76,11 @@ class Measured:
     """By the device's number (st_dev)."""
     gpus: Mapping[str, GpuMeasured] = field(default_factory=dict)
     """By GPU, driver and quant type, in words."""
+
+
+def differ(one: float, other: float) -> bool:
+    """Whether two rates, or two times, are so far apart that it is news."""
+    return abs(one / other - 1) >= _NEWS
 
 
 def load_rates(path: Path, fingerprint: str) -> Measured:

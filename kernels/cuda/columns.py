@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernels.cuda.device import Array, Device, Kernel
-from kernels.cuda.launch_settings import MOST_SIDE_BY_SIDE, ColumnsSettings, shared_memory
+from kernels.cuda.launch_settings import MOST_SIDE_BY_SIDE, MOST_TOKENS, ColumnsSettings, shared_memory
 from kernels.cuda.matrices import CHUNK, DeviceMatrix
 from kernels.cuda.norms import Rounded
 
@@ -21,7 +21,7 @@ _GATED = ("GATED_SILU", "GATED_GELU")
 
 def can_round(n_tokens: int, n_outputs: int, chosen: ColumnsSettings) -> bool:
     """Whether a gated product can round what it gives: chunks of 128 outputs of a token meet in a block."""
-    few = MOST_SIDE_BY_SIDE if n_tokens <= MOST_SIDE_BY_SIDE else 8
+    few = MOST_SIDE_BY_SIDE if n_tokens <= MOST_SIDE_BY_SIDE else MOST_TOKENS
     whole = n_outputs % CHUNK == 0 and chosen.warps * LEAST_ROWS % CHUNK == 0
     return whole and chosen.split == chosen.passes == 1 and chosen.cluster <= few
 
@@ -53,7 +53,7 @@ def launch(
         "gemv_columns",
         FORMAT=matrix.quant_type.name,
         WIDTH=matrix.n_columns,
-        COLUMNS=MOST_SIDE_BY_SIDE if n_tokens <= MOST_SIDE_BY_SIDE else 8,
+        COLUMNS=MOST_SIDE_BY_SIDE if n_tokens <= MOST_SIDE_BY_SIDE else MOST_TOKENS,
         EPILOGUE=epilogue,
         TILES=chosen.tiles,
         SPLIT=chosen.split,

@@ -29,7 +29,8 @@ _MOST_NUMBER = 32
 """Warps of a block at most; everything else is less."""
 _MOST_SIZE = 1 << 31
 """Of a matrix."""
-_MOST_TOKENS = 8
+MOST_TOKENS = 8
+"""Of a product at most."""
 MOST_SIDE_BY_SIDE = 4
 """Up to so many tokens gemv_columns computes half as much, by an instance of its own."""
 _WIDE = (QuantType.Q8_0, QuantType.F16, QuantType.BF16, QuantType.F32)
@@ -180,7 +181,7 @@ class LaunchSettings:
             ColumnsSettings(tiles, min(split, warps), warps, 1, 1, blocks, 1)
             for warps, blocks in ((8, 2), (8, 1), (4, 2), (4, 1), (2, 1))
         ]
-        shape = self._compute_capability, quant_type, n_columns, _MOST_TOKENS
+        shape = self._compute_capability, quant_type, n_columns, MOST_TOKENS
         fitting = [chosen for chosen in choices if fits(*shape, chosen)]
         return min(fitting, key=lambda chosen: max(_FEW_SLICES, shared_memory(*shape, chosen)[0]))
 
@@ -266,7 +267,7 @@ def _columns_line(quant_type: QuantType, line: list[int]) -> Choice:
     n_columns, n_rows, n_tokens, *rest = line
     chosen = ColumnsSettings(*rest)
     _check(chosen, chosen.split, n_columns, n_rows)
-    numbers_fit = type(n_tokens) is int and 1 <= n_tokens <= _MOST_TOKENS
+    numbers_fit = type(n_tokens) is int and 1 <= n_tokens <= MOST_TOKENS
     if (
         not numbers_fit
         or chosen.tiles > 2
@@ -317,13 +318,13 @@ def shared_memory(
         raise ValueError(f"{chosen}: compute capability {compute_capability} has no such clusters")
     # With up to four tokens high and low bytes of x share a fragment; sums; steps.
     of_token = 4 + (0 if quant_type is QuantType.Q8_0 else 32)
-    of_chunk = 1024 + MOST_SIDE_BY_SIDE * of_token if few else 2048 + _MOST_TOKENS * of_token
+    of_chunk = 1024 + MOST_SIDE_BY_SIDE * of_token if few else 2048 + MOST_TOKENS * of_token
     turns = -(-units(quant_type, n_columns) // (chosen.cluster * chosen.split))
     shares = chosen.split * chosen.cluster > 1
     if shares and chosen.passes > 1:
         raise ValueError(f"{chosen}: warps that share rows take one group of them")
     weights = chosen.warps * chosen.stages * _unit_bytes(quant_type, unit, _ROWS_OF_TILE * chosen.tiles)
-    of_tile = _ROWS_OF_TILE * (MOST_SIDE_BY_SIDE if few else _MOST_TOKENS) * 4
+    of_tile = _ROWS_OF_TILE * (MOST_SIDE_BY_SIDE if few else MOST_TOKENS) * 4
     sums = chosen.warps * chosen.tiles * of_tile if shares else 0
     # From the other blocks of a cluster they may come at any time, and are counted.
     behind = sums + _COUNT_BYTES if chosen.cluster > 1 else 0

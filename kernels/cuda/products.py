@@ -14,12 +14,9 @@ import numpy as np
 
 from kernels.cuda import columns, launch_settings
 from kernels.cuda.device import Array, Device, Kernel
-from kernels.cuda.launch_settings import GemvSettings, LaunchSettings
+from kernels.cuda.launch_settings import MOST_TOKENS, GemvSettings, LaunchSettings
 from kernels.cuda.matrices import DeviceMatrix, padded_columns
 from kernels.cuda.norms import Rounded, round_rows
-
-MOST_TOKENS = 8
-"""Tokens of a product at most."""
 
 _GATED = {"silu": "GATED_SILU", "gelu": "GATED_GELU"}
 _FLOAT_SUMS = 8

@@ -161,6 +161,6 @@ def test_what_was_freed_below_something_that_stays_is_given_back() -> None:
     for address in taken[:-1]:
         libc.free(address)
     kept = resident_bytes()
-    machine.give_memory_back()
+    machine.return_freed_memory()
     assert kept - resident_bytes() > 60_000_000
     libc.free(taken[-1])
