@@ -35,7 +35,7 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(REPO)))
+@pytest.mark.parametrize("path", list(sources()), ids=lambda path: str(path.relative_to(REPO)))
 def test_imports_point_one_way(path: Path) -> None:
     folder = path.relative_to(REPO).parts[0]
     for module in imports(path):

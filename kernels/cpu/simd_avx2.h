@@ -3,6 +3,7 @@
 #define INLINE static inline __attribute__((always_inline))
 enum { PART = 8, PARTS = LANES / PART, TILE_ROWS = 1, SUMS = 6 /* vectors of 16 that the registers hold beside others */ };
 #define TILE_COLUMNS 4 /* of activations that a product takes at once, 4 or 8 */
+#define AHEAD_IN_FIRST_CACHE 0 /* bytes, also asked for there; 0 is none */
 #define SIGNED_ZERO_POINT 0 /* signed bytes are multiplied as they are */
 
 typedef struct { __m256 a, b; } vf;

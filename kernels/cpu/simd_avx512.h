@@ -3,6 +3,7 @@
 #define INLINE static inline __attribute__((always_inline))
 enum { TILE_ROWS = 2, SUMS = 16 /* vectors of 16 that the registers hold beside others */ };
 #define TILE_COLUMNS 8 /* of activations that a product takes at once, 4 or 8 */
+#define AHEAD_IN_FIRST_CACHE 1024 /* bytes, also asked for there; 0 is none */
 #define SIGNED_ZERO_POINT 128 /* signed bytes are used as byte ^ 0x80 */
 
 typedef __m512 vf;

@@ -4,6 +4,7 @@
 #define INLINE static inline
 enum { TILE_ROWS = 1, SUMS = 2 /* vectors of 16 that the registers hold beside others */ };
 #define TILE_COLUMNS 4 /* of activations that a product takes at once, 4 or 8 */
+#define AHEAD_IN_FIRST_CACHE 0 /* bytes, also asked for there; 0 is none */
 #define SIGNED_ZERO_POINT 0
 
 typedef struct { float v[16]; } vf;

@@ -96,7 +96,7 @@ async def test_what_the_model_cannot_do_is_told_and_taken_back(home: Path) -> No
         assert not reply.done
 
 
-@pytest.mark.parametrize(("size", "shows"), zip(SIZES, (SwitchLine, Sidebar), strict=True))
+@pytest.mark.parametrize(("size", "shows"), list(zip(SIZES, (SwitchLine, Sidebar), strict=True)))
 async def test_what_leaving_blocks_out_does_is_measured_then_told(
     home: Path, size: tuple[int, int], shows: type[Widget]
 ) -> None:
