@@ -371,7 +371,7 @@ def test_whatever_happens(
     wishes = rng.choice(WISHES)
     options: dict[str, Any] = {"executor": executor, "chunk": CHUNK, "settled": False}
     options["place"] = parse_place(wishes) if wishes else ()
-    options["rates"] = None if executor is ExecutorChoice.CPU else EVEN
+    options["rates"] = EVEN if executor is ExecutorChoice.AUTO else None
     if rng.random() < 0.5:
         options["vram_budget"] = Budget(resident.vram_bytes - rng.randrange(resident.weight_bytes // 2))
     with opened_on(CrowdedDevice(device, world), resident.path, **options) as model:

@@ -6,6 +6,8 @@ that fits, bit for bit.
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -30,8 +32,9 @@ from engine.tiers.gpu_tiers import GpuTiers
 from engine.tiers.vram_order import VramOrder
 from engine.tiers.wishes import parse_place
 from kernels.quant_types import QuantType
+from tests.engine import test_cuda_moves
 from tests.engine.cuda_models import opened_on
-from tests.engine.test_cuda_moves import EVEN, StoppedAfter, Watch, World
+from tests.engine.test_cuda_moves import EVEN, Driver, Resident, StoppedAfter, Watch, World, pass_of
 from tests.kernels.cuda import emulated_device
 from tests.kernels.cuda.emulated_device import EmulatedDevice
 from tests.tiny_gguf import write_tiny_model
@@ -300,3 +303,30 @@ def test_it_takes_no_memory(opened: Callable[..., Any]) -> None:
         for place in matrices.places.values():
             data: Any = place.matrix.data
             assert first <= data.ctypes.data <= first + prompt.memory.nbytes - data.nbytes
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("late", ["lanes", "main"])
+def test_whatever_happens(
+    opened: Callable[..., Any],
+    path: Path,
+    whole_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+    late: Late,
+    seed: int,
+) -> None:
+    """Passes, stopped ones too, in any order with what moves blocks, in budgets that hold most of them."""
+    actions = ("pass", "pass", "drafts", "leave out", "stop", "stop", "change", "pump", "settle")
+    monkeypatch.setattr(test_cuda_moves, "ACTIONS", actions)
+    monkeypatch.setattr(test_cuda_moves, "WISHES", ("", "", "blk.1.ffn=ram", "blk.0.ffn=nvme"))
+    monkeypatch.setattr(test_cuda_moves, "LONGEST", CHUNK)
+    world, rng = World(), random.Random(f"{late} {seed}")
+    with opened_on(EmulatedDevice(), path, chunk=CHUNK) as fitting, opened(late, settled=False) as model:
+        kv = fitting.backend.new_kv(64)
+        weight_bytes = sum(block.n_bytes for block in tiers_of(fitting).where.blocks)
+        expected = functools.cache(lambda n_tokens, skip: pass_of(fitting, kv, n_tokens, skip=skip))
+        driver = Driver(model, world, Resident(path, whole_bytes, weight_bytes, expected), exact=True)
+        driver.check_pass(CHUNK)
+        assert tiers_of(model)._spare._there is spare_of(model)
+        for _ in range(20):
+            driver.act(rng)
