@@ -482,7 +482,8 @@ def _placed(engine: Engine) -> dict[str, object]:
     for block in tiers.blocks:
         n_bytes[f"{block.tier} {block.executor}"] += block.n_bytes
         if block.kind != "embedding":  # a step needs single rows of it
-            in_pass[block.tier] += block.n_bytes
+            # The spare block is in RAM, and found in the GPU's memory all the same.
+            in_pass["vram" if block.executor == "gpu" else block.tier] += block.n_bytes
     layers = [block for block in tiers.blocks if block.kind in ("attention", "feed_forward")]
     with_embedding = any(block.kind == "embedding" for block in tiers.blocks)
     return {

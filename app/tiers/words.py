@@ -191,6 +191,8 @@ def path_words(block: BlockPlace) -> str:
             return _("computed by the processor in place; its keys and values are in memory too")
         case Tier.RAM, Executor.CPU:
             return _("computed by the processor in place, in memory")
+        case Tier.RAM, Executor.GPU:
+            return _("copied once after each prompt to where the GPU computed it, and found there in steps")
         case Tier.RAM, _executor:
             return _("page-locked memory, copied to the GPU by DMA in every pass")
         case _tier, Executor.CPU:

@@ -41,7 +41,7 @@ class ModelMemory:
         return self._model.weights.blocks[number_of(block)]
 
     def in_slot(self, slot: int, block: Block) -> BlockMatrices:
-        """Those of a layer block that is in this slot of the ring; -1 is the landing slot."""
+        """Those of a layer block that is in this slot; -1 is the landing slot, `SPARE` none of the ring."""
         return self._model.in_slot(slot, number_of(block))
 
     def add(self, block: Block) -> None:

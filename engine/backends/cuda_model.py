@@ -29,6 +29,7 @@ from engine.cancel import CancelToken
 from engine.config import LoadOptions, SamplingParams
 from engine.logits import DrawRequest, Penalties
 from engine.model_config import ModelConfig
+from engine.tiers.gpu_memory import SPARE
 from engine.tiers.link import BUFFER_BYTES, N_LANES
 from engine.weights import ModelWeights
 from kernels.cuda.crossing import from_host, to_host
@@ -156,14 +157,25 @@ class DeviceModel:
         return max(block_bytes(self._source, number) for number in range(2 * self.n_layers))
 
     def in_slot(self, slot: int, number: int) -> BlockMatrices:
-        """A block's matrices in one of the slots, or `LANDING`: always the same object, so that graphs serve
-        again."""
+        """A block's matrices in one of the slots, `LANDING`, or `SPARE`: always the same object, so that
+        graphs serve again."""
         key = slot, number
         if key not in self._in_slots:
-            memory = self.landing if slot == LANDING else self.slots[slot]
-            assert memory is not None, "there is a slot for blocks from disk where a plan reads any"
-            self._in_slots[key] = block_in(memory, self._source, number)
+            self._in_slots[key] = block_in(self._memory_of(slot), self._source, number)
         return self._in_slots[key]
+
+    @property
+    def spare_bytes(self) -> int:
+        """Of the memory that long passes compute in, which is free between them."""
+        return 0 if self.prompt is None else self.prompt.memory.nbytes
+
+    def _memory_of(self, slot: int) -> Array:
+        if slot == SPARE:
+            assert self.prompt is not None, "there are long passes where a plan has a spare block"
+            return self.prompt.memory
+        memory = self.landing if slot == LANDING else self.slots[slot]
+        assert memory is not None, "there is a slot for blocks from disk where a plan reads any"
+        return memory
 
     def _forget_slots(self, slots: Iterable[int]) -> None:
         for key in [key for key in self._in_slots if key[0] in slots]:

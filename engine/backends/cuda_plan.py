@@ -89,11 +89,11 @@ def gpu_sizes(device: DeviceKind, wanted: Wanted, settings: LaunchSettings) -> G
     if embedding is not None:
         of_blocks[embedding] = allocated_bytes(embedding_bytes(weights))
     chunks = (chunk,) if options.chunk is not None else sorted({min(each, max_context) for each in CHUNKS})
-    fixed = {}
+    fixed, spare = {}, {}
     for each in chunks:
         sketch = Sketch(device)
         model = DeviceModel(sketch, wanted, settings, _without_blocks(each))
-        fixed[each] = sketch.n_bytes + BESIDE_BYTES
+        fixed[each], spare[each] = sketch.n_bytes + BESIDE_BYTES, model.spare_bytes
     layer_bytes = 2 * model.kv.memory.layout.layer_bytes
     passed_through = n_slots() * slot_bytes(blocks)
     counted = scratch_bytes(config, chunk)
@@ -108,6 +108,7 @@ def gpu_sizes(device: DeviceKind, wanted: Wanted, settings: LaunchSettings) -> G
         },
         host_rows_bytes={each: max(0, scratch_bytes(config, each) - counted) for each in chunks},
         fixed_bytes={each: n_bytes + slack for each, n_bytes in fixed.items()},
+        spare_bytes=spare,
         head=head,
         embedding=embedding,
     )

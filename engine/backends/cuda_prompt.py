@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.backends.base import TokenIds
 from engine.backends.cuda_attention import Attention, DeviceKV
+from engine.backends.cuda_parts import Part, in_one_piece
 from engine.backends.cuda_weights import (
     ACTIVATIONS,
     BlockMatrices,
@@ -104,17 +105,27 @@ class Prompt:
         """Of all matrices that are multiplied."""
         largest = max(n_rows * n_columns for n_rows, n_columns in self._shapes)
         widest = max(n_columns for _, n_columns in self._shapes)
-        self._x = device.empty((chunk, c.hidden_size), np.float32)
         longest = max((c.n_heads + 2 * c.n_kv_heads) * c.head_dim, 2 * c.ffn_size, c.hidden_size)
-        self._wide = device.empty(chunk * longest, np.float32)
-        """Query, key and value, or gate and up, and then the block's update, for which they are done with."""
-        self._rows = device.empty(chunk * widest, kind)
-        """The input of the product that is next."""
+        expanded = min(largest, max(widest, EXPANDED_BYTES // kind.itemsize))
+        self.memory, arrays = in_one_piece(
+            device,
+            [
+                Part((chunk, c.hidden_size), np.float32),
+                Part((chunk * longest,), np.float32),
+                Part((chunk * widest,), kind),
+                Part((max(expanded, chunk * c.n_heads * c.head_dim),), kind),
+            ],
+        )
+        """What passes compute in but for small arrays, which would cost a page of the driver's here.
+
+        Whoever uses it between two passes leaves it undefined, and what a pass has left in `x` is gone then.
+        """
+        self._x, self._wide, self._rows, self._expanded = arrays
+        # Wide: query, key and value, or gate and up, and then the block's update, for which they are done
+        # with. Rows: the input of the product that is next. Expanded: rows of a matrix, and between the
+        # products of attention its queries.
         self._scales = device.empty((2, chunk), np.float32) if halves else None
         """Of norms and of what gating gives: its kernel reads one and writes the other."""
-        expanded = min(largest, max(widest, EXPANDED_BYTES // kind.itemsize))
-        self._expanded = device.empty(max(expanded, chunk * c.n_heads * c.head_dim), kind)
-        """Rows of a matrix, and between the products of attention its queries."""
         self._ids = device.empty(chunk, np.int32)
         self._host_ids = device.pinned(4 * chunk).view(np.int32)
         self._ids_copied: Event | None = None

@@ -62,7 +62,8 @@ class CopiedBlocks:
 
     def _free(self, plan: TierPlan) -> list[int]:
         """Blocks that may be copied or not."""
-        return [i for i in self._feed_forward if i in plan.host.resident and i not in self._idle]
+        elsewhere = {*self._idle, plan.spare}
+        return [i for i in self._feed_forward if i in plan.host.resident and i not in elsewhere]
 
     def _how_many(self, most: int, copying: Callable[[int], TierPlan]) -> int:
         """How many of `most` are copied."""

@@ -13,6 +13,8 @@ from engine.tiers.blocks import Block
 from engine.tiers.link import Located
 from engine.tiers.placement import Place
 
+SPARE = -2
+"""As a slot, the memory that long passes compute in."""
 M_co = TypeVar("M_co", bound=Located, covariant=True)
 """A layer block's matrices on the GPU."""
 
@@ -34,7 +36,7 @@ class GpuMemory(Protocol[M_co]):
         ...
 
     def in_slot(self, slot: int, block: Block) -> M_co:
-        """Those of a layer block that is in this slot of the ring; -1 is the landing slot."""
+        """Those of a layer block that is in this slot; -1 is the landing slot, `SPARE` none of the ring."""
         ...
 
     def add(self, block: Block) -> None:

@@ -215,6 +215,7 @@ class _Planner:
             vram=inside.blocks,
             host=host,
             streamed=frozenset(always),
+            spare=None,
             cpu_attention=inside.cpu_attention,
             slots=reserved.slots,
             slot_bytes=self._order.slot_bytes if reserved.slots else 0,
@@ -226,8 +227,26 @@ class _Planner:
             predicted_prefill_s=None,
             limited_by="",
         )
+        return self._with_spare(self._copied.shared_out(drafted), inside)
 
-        return self._copied.shared_out(drafted)
+    def _with_spare(self, without: TierPlan, inside: InVram) -> TierPlan:
+        """The same with a block where long passes compute, if steps are shorter for it.
+
+        None that a person has a place for outside GPU memory, nor where all of that is to be the processor's.
+        """
+        clock = self._clock
+        if clock is None or self._executor is ExecutorChoice.CPU:
+            return without
+        room = self._sizes.spare_bytes[without.chunk]
+        index = self._order.next_outside(inside, without.host.resident, room)
+        if index is None:
+            return without
+        drafted = replace(without, spare=index, streamed=without.streamed - {index})
+        chosen = self._copied.shared_out(drafted)
+        both = self._executor is ExecutorChoice.HYBRID
+        if both and {*without.executors().values()} != {*chosen.executors().values()}:
+            return without
+        return min(without, chosen, key=lambda plan: clock.decode(plan).seconds)
 
     def _refusal(self, chunk: int, slots: int) -> BudgetError:
         """Names the smallest budget that works."""

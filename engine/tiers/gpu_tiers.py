@@ -12,6 +12,7 @@ anything taken away from where a pass that is under way would look for it.
     arrivals        file -> RAM, file -> VRAM             to stay
     vram_moves      RAM -> VRAM, and out of it            to stay
     one_use         RAM -> staging ring, file -> landing slot
+    spare           RAM -> where long passes compute      until the next one
     moves           from one plan to another
     showing         what people see of it
 """
@@ -36,6 +37,7 @@ from engine.tiers.one_use import OneUse
 from engine.tiers.pressure import VramPressure
 from engine.tiers.route import Run
 from engine.tiers.showing import Showing, notices
+from engine.tiers.spare import Spare
 from engine.tiers.step_pace import Copies, StepPace
 from engine.tiers.store import TieredWeights
 from engine.tiers.streamer import StreamStats
@@ -88,6 +90,7 @@ class GpuTiers(Generic[M]):
         """For others to read."""
         self._memory, self._link, self._loader, self._vram_use = memory, link, loader, vram_use
         self._one_use = OneUse(self.where, device, memory, link)
+        self._spare = Spare(self.where, device, memory, link)
         self._showing = Showing(self.where, link, self._one_use.stalls, gpu, h2d_rate, on_change)
         self._arrivals = Arrivals(self.where, loader, link, memory.places, self._showing.note)
         self._pace = StepPace()
@@ -97,6 +100,7 @@ class GpuTiers(Generic[M]):
             self._arrivals,
             self._vram,
             self._one_use,
+            self._spare,
             self._showing,
             VramPressure(vram_use),
             self._pace,
@@ -190,6 +194,7 @@ class GpuTiers(Generic[M]):
         self._moves.before_pass()
         self.where.host.ring.follow(skip)
         runs = self.where.route(n_tokens, skip)
+        self._spare.begin_pass(n_tokens, runs)
         self._one_use.follow(runs)
         return runs
 
@@ -220,8 +225,8 @@ class GpuTiers(Generic[M]):
         return read or self._vram.is_to_come(block)
 
     def resident(self, block: Block) -> M:
-        """The matrices of a layer block that stays in the GPU's memory and is `ready`."""
-        return self._memory.matrices(block)
+        """The matrices of a layer block that is `ready` and stays in the GPU's memory, or is spare there."""
+        return self._spare.take(block) if self.where.is_spare(block) else self._memory.matrices(block)
 
     def take(self, block: Block, cancel: CancelToken) -> M:
         """Those of a streamed block, in a slot; `release` it once its kernels are on the GPU.

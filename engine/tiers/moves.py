@@ -24,6 +24,7 @@ from engine.tiers.placement import left_out_words
 from engine.tiers.planner import Plan, least_memory, plan
 from engine.tiers.pressure import VramPressure
 from engine.tiers.showing import Showing
+from engine.tiers.spare import Spare
 from engine.tiers.step_pace import StepPace, StepTimes
 from engine.tiers.tier_plan import Budgets, TierPlan
 from engine.tiers.vram_moves import VramMoves
@@ -65,6 +66,7 @@ class Moves:
         arrivals: Arrivals,
         vram: VramMoves,
         one_use: OneUse[Any],
+        spare: Spare[Any],
         showing: Showing,
         pressure: VramPressure,
         pace: StepPace,
@@ -78,7 +80,8 @@ class Moves:
         `slot_bytes`.
         """
         self._where, self._arrivals, self._vram = where, arrivals, vram
-        self._one_use, self._showing, self._pressure, self._pace = one_use, showing, pressure, pace
+        self._one_use, self._spare = one_use, spare
+        self._showing, self._pressure, self._pace = showing, pressure, pace
         self._plan_for, self._host_beside, self._slot_bytes = replan, host_beside, slot_bytes
         self._disk_rate = where.host.disk_rate
         """That the plan's promises were made with."""
@@ -164,6 +167,7 @@ class Moves:
 
     def _wait_for_copies(self) -> None:
         self._one_use.stop()
+        self._spare.stop()
         self._vram.finish()
 
     # -- to another plan
@@ -200,7 +204,7 @@ class Moves:
         entering = plan.vram - where.in_vram - self._arrivals.to_gpu
         # A block leaves RAM once it is in the GPU's memory, and that once it is in RAM.
         from_ram = entering & where.in_ram
-        where.copied = (where.copied | where.plan.streamed) & from_ram
+        where.copied = (where.copied | where.plan.not_of_processor) & from_ram
         where.aim(plan, budgets)
         where.settled = False
         self._vram.want(entering)
@@ -284,11 +288,11 @@ class Moves:
         where, blocks = self._where, self._where.blocks
         vram = where.plan.vram - blocks_outside
         room = max(where.budgets.ram - self._host_beside, least_memory(blocks, None, vram))
+        above = where.plan.above(plan(blocks, room, None, apart=vram, idle=where.idle))
         chosen = replace(
-            where.plan,
+            above,
             vram=vram,
-            host=plan(blocks, room, None, apart=vram, idle=where.idle),
-            streamed=where.plan.streamed | blocks_outside & frozenset(where.plan.layer_blocks),
+            streamed=above.streamed | blocks_outside & frozenset(where.plan.layer_blocks),
             slots=where.plan.slots or FEWEST_SLOTS,
             slot_bytes=where.plan.slot_bytes or self._slot_bytes,
             landing=True,
@@ -327,7 +331,7 @@ class Moves:
         among, vram = host.plan.resident, where.plan.vram
         room = max(host.snapshot().budget_bytes, least_memory(where.blocks, among, vram))
         below = plan(where.blocks, room, None, among=among, apart=vram, idle=where.idle)
-        where.aim(replace(where.plan, host=below), where.budgets._replace(ram=room + self._host_beside))
+        where.aim(where.plan.above(below), where.budgets._replace(ram=room + self._host_beside))
 
     def _yield_memory(self) -> None:
         """Give way to other programs on the GPU, and take back what they have left."""

@@ -135,14 +135,17 @@ def notices(where: Whereabouts) -> tuple[str, ...]:
         return ()
     executors = plan.executors()
     streamed = sum(blocks[index].n_bytes for index, who in executors.items() if who is Executor.STREAM)
+    spare = 0 if plan.spare is None else blocks[plan.spare].n_bytes
     ways = []
     if streamed:
         ways.append(f"{shown_bytes(streamed)} are copied to the GPU for every token")
-    if outside > streamed:
-        ways.append(f"the processor computes {shown_bytes(outside - streamed)}")
+    if outside > streamed + spare:
+        ways.append(f"the processor computes {shown_bytes(outside - streamed - spare)}")
+    if spare:
+        ways.append(f"{shown_bytes(spare)} are copied once after each prompt, to where that was computed")
     text = (
         f"{shown_bytes(outside)} of the weights do not fit the GPU's memory "
-        f"({shown_bytes(where.budgets.vram)} for the model): {' and '.join(ways)} (--vram-budget changes "
+        f"({shown_bytes(where.budgets.vram)} for the model): {', and '.join(ways)} (--vram-budget changes "
         "that)"
     )
     return (text, *where.host.notices)

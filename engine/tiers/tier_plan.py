@@ -6,7 +6,7 @@ Knows bytes and indices of blocks; does not choose (`gpu_planner` does).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.events import Executor
@@ -41,6 +41,8 @@ class GpuSizes:
     """What computing takes beyond `Room.scratch`, by the same, where the processor attends in a layer."""
     fixed_bytes: Mapping[int, int]
     """Everything else, by prompt tokens per pass: computing, small buffers, norms, and what CUDA takes."""
+    spare_bytes: Mapping[int, int]
+    """Of it, by the same: what long passes compute in, in one piece, and is free between them."""
     head: tuple[int, ...]
     """Indices of the head's blocks: all of them are in GPU memory or none."""
     embedding: int | None
@@ -64,6 +66,8 @@ class TierPlan:
     """All others: in memory, or read from disk for every pass."""
     streamed: frozenset[int]
     """Blocks that are copied to the GPU for every decode step."""
+    spare: int | None
+    """A block in memory of which decode steps find a copy where long passes compute; None where none is."""
     cpu_attention: frozenset[int]
     """Layers whose KV is in memory and whose attention is the processor's in every pass."""
     slots: int
@@ -89,14 +93,28 @@ class TierPlan:
         """GPU memory of the slots, that for blocks from disk included."""
         return (self.slots + self.landing) * self.slot_bytes
 
+    @property
+    def not_of_processor(self) -> frozenset[int]:
+        """Blocks outside GPU memory that it computes in decode steps."""
+        return self.streamed if self.spare is None else self.streamed | {self.spare}
+
     def executors(self) -> dict[int, Executor]:
         """Who computes each layer block in a decode step, by index."""
-        return {index: self._executor(index, index in self.streamed) for index in self.layer_blocks}
+        executors = {index: self._executor(index, index in self.streamed) for index in self.layer_blocks}
+        if self.spare is not None:
+            executors[self.spare] = Executor.GPU
+        return executors
 
     def prefill_executors(self) -> dict[int, Executor]:
         """Who computes each layer block in a pass of more than `crossover` tokens, by index."""
         on_cpu = {self.layer_blocks[2 * layer] for layer in self.cpu_attention}
         return {index: self._executor(index, index not in on_cpu) for index in self.layer_blocks}
+
+    def above(self, host: Plan) -> TierPlan:
+        """The same with another plan for memory and disk: a spare block that does not stay is streamed."""
+        if self.spare is None or self.spare in host.resident:
+            return replace(self, host=host)
+        return replace(self, host=host, spare=None, streamed=self.not_of_processor)
 
     def _executor(self, index: int, copied: bool) -> Executor:
         if index in self.vram:

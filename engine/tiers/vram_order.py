@@ -7,7 +7,7 @@ fit ends it: with more memory nothing that was there leaves, so that moves canno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from engine.errors import BudgetError
@@ -132,6 +132,20 @@ class VramOrder:
             room -= n_bytes
             inside.update(group)
         return InVram(frozenset(inside), cpu_attention, budget - room)
+
+    def next_outside(self, inside: InVram, among: Set[int], most_bytes: int) -> int | None:
+        """The largest layer block of `among` that so many bytes hold and memory does not; None where none is.
+
+        Of several the one that would come next, so that what is left lies evenly. None that passes leave out.
+        """
+        in_slots = self._sizes.slot_bytes
+        fit = [
+            index
+            for group in self._groups(inside.cpu_attention)
+            for index in group
+            if index in among and in_slots.get(index, most_bytes + 1) <= most_bytes
+        ]
+        return max((i for i in fit if i not in self._idle), key=lambda i: in_slots[i], default=None)
 
     def copied(self, inside: InVram) -> list[int]:
         """Layer blocks that the GPU computes in a long pass though its memory does not hold them."""

@@ -61,7 +61,7 @@ class Whereabouts:
         self.coming: dict[int, Coming] = {}
         """What is being read, by index of the block."""
         self.copied: frozenset[int] = frozenset()
-        """Blocks that are copied for every step until they have been promoted."""
+        """Blocks that the GPU computed before, and copies for every step until they have been promoted."""
         self.idle: frozenset[int] = frozenset()
         """Blocks that passes leave out for now, by index: the plan was made for it."""
         self.settled = False
@@ -80,9 +80,10 @@ class Whereabouts:
     def aim(self, plan: TierPlan, budgets: Budgets) -> None:
         """Note that this is wanted from now on."""
         before = self.plan
-        if (plan.vram, plan.streamed, plan.cpu_attention) != (
+        if (plan.vram, plan.streamed, plan.spare, plan.cpu_attention) != (
             before.vram,
             before.streamed,
+            before.spare,
             before.cpu_attention,
         ):
             self.arrangement += 1
@@ -134,6 +135,11 @@ class Whereabouts:
         """Whether a block is read from disk for every use."""
         return block.index in self.host.plan.streamed
 
+    def is_spare(self, block: Block) -> bool:
+        """Whether decode steps find a copy of a block where long passes compute."""
+        outside = block.index not in self.in_vram and not self.is_read(block)
+        return block.index == self.plan.spare and outside
+
     def executor(self, block: Block, prefill: bool) -> Executor:
         """Who computes a layer block now."""
         index = block.index
@@ -141,9 +147,12 @@ class Whereabouts:
             return Executor.CPU
         if index in self.in_vram or self._only_on_gpu(block):
             return Executor.GPU
+        if not prefill and self.is_spare(block):
+            return Executor.GPU
         if prefill or block.kind is BlockKind.ATTENTION:
             return Executor.STREAM
-        return Executor.STREAM if index in self.plan.streamed or index in self.copied else Executor.CPU
+        copied = self.plan.not_of_processor | self.copied
+        return Executor.STREAM if index in copied else Executor.CPU
 
     def route(self, n_tokens: int, skip: SkipSet = NOTHING) -> tuple[Run, ...]:
         """The way of a pass of so many tokens through the layer blocks but `skip`, as they lie now."""

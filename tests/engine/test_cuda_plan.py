@@ -132,6 +132,13 @@ def test_the_sizes_of_parts_are_those_of_blocks(wish: Wish, name: str) -> None:
     assert all(sizes.block_bytes[index] > 0 for index in sizes.head)
     assert (sizes.embedding is None) == config.tied_head
     assert sizes.host_kv_layer_bytes * config.n_layers == kv_bytes(config, 64, Precision.FAST)
+    layout = whole_layout(config, 16)
+    prompt = DeviceModel(Sketch(Kind()), wanted, launch_settings.load(Kind()), layout).prompt
+    assert prompt is not None
+    asked = wanted._replace(options=replace(wanted.options, chunk=16))
+    assert sizes_of(asked).spare_bytes == {16: prompt.memory.nbytes}
+    steps = wanted._replace(options=replace(wanted.options, chunk=4), chunk=4)
+    assert sizes_of(steps).spare_bytes == {4: 0}
 
 
 def test_the_chunks_to_choose_from_are_those_that_the_context_allows(wish: Wish) -> None:

@@ -215,6 +215,7 @@ def block_of(placed: TierSnapshot, tier: Tier, executor: Executor, kind: str = "
     [
         (Tier.VRAM, Executor.GPU, "V", "stays in video memory"),
         (Tier.RAM, Executor.CPU, "R", "computed by the processor in place"),
+        (Tier.RAM, Executor.GPU, "R", "copied once after each prompt"),
         (Tier.RAM, Executor.STREAM, "S", "page-locked memory, copied to the GPU by DMA"),
         (Tier.NVME, Executor.CPU, "N", "page-locked ring, computed there by the processor"),
         (Tier.NVME, Executor.STREAM, "D", "page-locked ring, then by DMA to the GPU"),

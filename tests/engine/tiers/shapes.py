@@ -66,6 +66,7 @@ def sizes_of(blocks: Sequence[Block], kv_row: int, context: int, fixed: int = 90
         host_fixed_bytes={chunk: 1_000_000 + 500 * chunk for chunk in (512, 1024, 2048)},
         host_rows_bytes={512: 0, 1024: 250_000_000, 2048: 700_000_000},
         fixed_bytes={512: fixed, 1024: fixed + 250_000_000, 2048: fixed + 750_000_000},
+        spare_bytes={512: fixed // 4, 1024: fixed // 2, 2048: fixed},
         head=tuple(block.index for block in blocks if block.kind is BlockKind.HEAD),
         embedding=embedding[0] if embedding else None,
     )

@@ -105,7 +105,7 @@ def check(plan: TierPlan, blocks: Sequence[Block], sizes: GpuSizes, vram: int, r
     assert list(decode) == list(prefill) == list(plan.layer_blocks)
     for block in layers:
         in_vram = block.index in plan.vram
-        assert (decode[block.index] is Executor.GPU) == in_vram
+        assert (decode[block.index] is Executor.GPU) == (in_vram or block.index == plan.spare)
         assert (prefill[block.index] is Executor.GPU) == in_vram
         if block.kind is BlockKind.ATTENTION:
             on_cpu = block.layer in plan.cpu_attention
@@ -118,6 +118,9 @@ def check(plan: TierPlan, blocks: Sequence[Block], sizes: GpuSizes, vram: int, r
     assert all(sizes.slot_bytes[index] <= plan.slot_bytes for index in copied)
     assert plan.landing == bool(copied.intersection(plan.host.streamed))
     assert 1 <= plan.crossover <= 8
+    if plan.spare is not None:
+        assert plan.spare in copied & plan.host.resident - plan.streamed
+        assert sizes.slot_bytes[plan.spare] <= sizes.spare_bytes[plan.chunk]
 
 
 @settings(deadline=None)
@@ -224,7 +227,9 @@ def test_a_70b_on_24_gb_shares_decoding_and_streams_prompts() -> None:
     assert not auto.cpu_attention
     assert auto.limited_by == "memory bandwidth"
     outside = bytes_of(set(auto.layer_blocks) - auto.vram)
-    bound = decode_bound(bytes_of(auto.vram), outside, 0, LINKS)
+    assert auto.spare is not None
+    spare = LLAMA_70B[auto.spare].n_bytes
+    bound = decode_bound(bytes_of(auto.vram) + spare, outside - spare, 0, LINKS)
     assert bound <= decode_s(auto) <= bound / 0.9
     assert 1 / decode_s(auto) > 7.0
     assert auto.predicted_prefill_s is not None
@@ -408,3 +413,89 @@ def test_a_quarter_left_out_of_a_model_that_is_streamed_by_half() -> None:
     assert left < 0.55 * streamed
     assert plan.predicted_decode_s is not None and without.predicted_decode_s is not None
     assert plan.predicted_decode_s > 1.6 * without.predicted_decode_s
+
+
+# -- a block where long passes compute
+
+
+def without_spare(sizes: GpuSizes) -> GpuSizes:
+    return replace(sizes, spare_bytes=dict.fromkeys(sizes.spare_bytes, 0))
+
+
+@settings(deadline=None)
+@given(cases(), st.floats(0, 2), st.sampled_from(ExecutorChoice), st.randoms(use_true_random=False))
+def test_a_spare_block_fits_takes_no_memory_and_makes_steps_shorter(
+    case: tuple[Sequence[Block], GpuSizes, int, int, Rates | None],
+    share: float,
+    executor: ExecutorChoice,
+    rng: Random,
+) -> None:
+    blocks, sizes, vram, ram, rates = case
+    room = int(share * max(sizes.slot_bytes.values()))
+    sizes = replace(sizes, spare_bytes=dict.fromkeys(sizes.spare_bytes, room))
+    chunk = rng.choice(list(sizes.fixed_bytes))
+    layers = [block.index for block in blocks if block.layer is not None]
+    idle = frozenset(rng.sample(layers, rng.randint(0, len(layers) // 2)))
+    wishes = {"executor": executor, "chunk": chunk, "prefetch": 2, "idle": idle}
+    plan = try_plan((blocks, sizes, vram, ram, rates), **wishes)
+    before = try_plan((blocks, without_spare(sizes), vram, ram, rates), **wishes)
+    assert (plan is None) == (before is None)
+    if plan is None or before is None:
+        return
+    check(plan, blocks, sizes, vram, ram) if not idle else None
+    assert before.spare is None
+    assert (plan.vram, plan.host, plan.vram_bytes) == (before.vram, before.host, before.vram_bytes)
+    if plan.spare is None:
+        assert plan == before
+        return
+    assert rates is not None and executor is not ExecutorChoice.CPU
+    assert plan.spare not in idle
+    assert plan.spare in plan.host.resident and sizes.slot_bytes[plan.spare] <= room
+    assert decode_s(plan) < decode_s(before)
+    larger = [i for i in layers if sizes.slot_bytes[plan.spare] < sizes.slot_bytes[i] <= room]
+    on_cpu = {layers[2 * layer] for layer in plan.cpu_attention}
+    assert not set(larger) & plan.host.resident - idle - on_cpu
+
+
+def test_a_70b_on_24_gb_has_a_feed_forward_block_where_prompts_are_computed() -> None:
+    sizes = SIZES_70B_SHORT
+    plan, before = plan_70b(24, sizes=sizes), plan_70b(24, sizes=without_spare(sizes))
+    assert plan.spare is not None and before.spare is None
+    block = LLAMA_70B[plan.spare]
+    assert block.kind is BlockKind.FEED_FORWARD
+    # Those of the better type do not fit; what lies where it lies makes way for one more.
+    assert block.n_bytes == min(b.n_bytes for b in LLAMA_70B if b.kind is BlockKind.FEED_FORWARD)
+    assert 0.97 * decode_s(before) < decode_s(plan) < 0.985 * decode_s(before)
+    assert plan.predicted_prefill_s == before.predicted_prefill_s
+    assert plan.prefill_executors() == before.prefill_executors()
+
+
+def test_the_spare_block_is_the_one_that_a_little_more_memory_would_hold() -> None:
+    plan = plan_70b(24, sizes=SIZES_70B_SHORT, chunk=2048, prefetch=2)  # any block fits
+    more = plan_70b(25.5, sizes=SIZES_70B_SHORT, chunk=2048, prefetch=2)
+    assert plan.spare in more.vram - plan.vram
+
+
+def test_places_by_hand_are_no_places_for_a_spare_block() -> None:
+    assert plan_70b(24, rules=parse_place("blk.0-79.ffn=ram,blk.0-79.attn=vram")).spare is None
+    assert plan_70b(24, executor=ExecutorChoice.CPU).spare is None
+    some = plan_70b(24, sizes=SIZES_70B_SHORT, rules=parse_place("blk.0-40.ffn=ram"))
+    assert some.spare is not None
+    assert LLAMA_70B[some.spare].layer not in range(41)
+
+
+def test_who_wants_both_to_compute_has_both() -> None:
+    sizes = replace(SIZES_TIED, spare_bytes=dict.fromkeys(SIZES_TIED.spare_bytes, 1 << 30))
+    everything = plan_tiers(TIED, sizes, PLENTY, PLENTY, RATES).vram_bytes
+    n_spare = 0
+    for less in range(0, 6 << 20, 1 << 19):
+        budget = everything - less
+        before, plan = (
+            try_plan((TIED, each, budget, PLENTY, RATES), executor=ExecutorChoice.HYBRID, prefetch=2)
+            for each in (without_spare(sizes), sizes)
+        )
+        if plan is None or before is None:
+            continue
+        assert {*plan.executors().values()} == {*before.executors().values()}
+        n_spare += plan.spare is not None
+    assert n_spare

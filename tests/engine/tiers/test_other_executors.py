@@ -205,7 +205,7 @@ def test_what_takes_longer_for_reasons_that_no_rate_knows_is_taken_back() -> Non
     assert model.plan.streamed != before.streamed
     model.windows(measure, 10)
     assert model.plan.streamed == before.streamed
-    assert model.changes[1:] == ["a step takes 0.209 s since the last change and took 0.191 before"]
+    assert model.changes[1:] == ["a step takes 0.207 s since the last change and took 0.187 before"]
 
 
 @pytest.mark.parametrize("news", [True, False])
