@@ -192,7 +192,7 @@ def path_words(block: BlockPlace) -> str:
         case Tier.RAM, Executor.CPU:
             return _("computed by the processor in place, in memory")
         case Tier.RAM, Executor.GPU:
-            return _("copied once after each prompt to where the GPU computed it, and found there in steps")
+            return _("copied once after each prompt to video memory that only prompts use")
         case Tier.RAM, _executor:
             return _("page-locked memory, copied to the GPU by DMA in every pass")
         case _tier, Executor.CPU:

@@ -26,7 +26,7 @@ _NO_FASTER = 1.01
 _PATHS = {
     (Tier.VRAM, Executor.GPU): "in VRAM, computed by the GPU",
     (Tier.RAM, Executor.STREAM): "in page-locked RAM, copied to the GPU by DMA for every token",
-    (Tier.RAM, Executor.GPU): "in page-locked RAM, copied after each prompt to where the GPU computed it",
+    (Tier.RAM, Executor.GPU): "in page-locked RAM, copied after each prompt to VRAM that only prompts use",
     (Tier.RAM, Executor.CPU): "in RAM, computed by the CPU in place",
     (Tier.NVME, Executor.STREAM): "read from disk into a page-locked ring, then copied to the GPU by DMA",
     (Tier.NVME, Executor.CPU): "read from disk into a ring in RAM, computed by the CPU there",

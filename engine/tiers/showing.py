@@ -142,7 +142,7 @@ def notices(where: Whereabouts) -> tuple[str, ...]:
     if outside > streamed + spare:
         ways.append(f"the processor computes {shown_bytes(outside - streamed - spare)}")
     if spare:
-        ways.append(f"{shown_bytes(spare)} are copied once after each prompt, to where that was computed")
+        ways.append(f"{shown_bytes(spare)} are copied after each prompt, to memory that only prompts use")
     text = (
         f"{shown_bytes(outside)} of the weights do not fit the GPU's memory "
         f"({shown_bytes(where.budgets.vram)} for the model): {', and '.join(ways)} (--vram-budget changes "

@@ -289,7 +289,7 @@ def test_people_see_where_it_is(opened: Callable[..., Any]) -> None:
         assert shown.pass_copy_bytes == sum(block.n_bytes for block in copied)
         place = shown.blocks[spare.index]
         assert (place.tier, place.executor) == (Tier.RAM, Executor.GPU)
-        assert "are copied once after each prompt" in tiers.notices[0]
+        assert "are copied after each prompt" in tiers.notices[0]
 
 
 def test_it_takes_no_memory(opened: Callable[..., Any]) -> None:

@@ -41,7 +41,7 @@ def test_every_block_is_shown_with_its_tier_and_executor() -> None:
                 r"attention of 80 layers \(6\.88 GB\): in VRAM, computed by the GPU",
                 r"feed-forward of \d+ layers \(.* GB\): in RAM, computed by the CPU in place",
                 r"feed-forward of \d+ layers \(.* GB\): in page-locked RAM, copied to the GPU by DMA",
-                r"feed-forward of 1 layers \(\d+ MB\): in page-locked RAM, copied after each prompt to where",
+                r"feed-forward of 1 layers \(\d+ MB\): in page-locked RAM, copied after each prompt to VRAM",
                 r"KV cache of 80 layers \(2\.68 GB\): in VRAM$",
                 r"the embedding \(591 MB\): in RAM, rows are looked up by the CPU",
                 r"prompts go in passes of \d+ tokens.*the GPU computes everything.*pass through \d slots",
