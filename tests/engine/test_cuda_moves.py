@@ -418,6 +418,36 @@ def test_memory_that_was_counted_on_is_not_there(resident: Resident, world: Worl
         driver.check_pass(1)
 
 
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("executor", [ExecutorChoice.STREAM, ExecutorChoice.CPU, ExecutorChoice.AUTO])
+def test_blocks_leave_the_gpu_for_those_that_memory_has_no_room_for_any_more(
+    resident: Resident, world: World, executor: ExecutorChoice, full: bool
+) -> None:
+    """They come from disk to a slot that was not counted on: within the budget, and where the GPU is full."""
+    device = EmulatedDevice()
+    budget = Budget(resident.vram_bytes - resident.weight_bytes // 4)
+    with opened_on(
+        CrowdedDevice(device, world),
+        resident.path,
+        chunk=CHUNK,
+        executor=executor,
+        vram_budget=budget,
+        rates=EVEN,
+    ) as model:
+        driver = Driver(model, world, resident, exact=executor is ExecutorChoice.STREAM)
+        where = driver.tiers.where
+        driver.check_pass(12)
+        assert where.plan.slots and not where.plan.landing
+        if full:
+            world.most_bytes = device.used_bytes
+        world.deficit = 1 << 30
+        for n_tokens in (1, 12, 1):
+            driver.check_pass(n_tokens)
+        assert where.plan.landing
+        assert where.plan.vram_bytes <= where.budgets.vram
+        driver.settle()
+
+
 def test_a_closed_model_leaves_nothing_without_the_collector(resident: Resident, world: World) -> None:
     device = EmulatedDevice(lockable_bytes=430 << 10)
     gc.collect()
