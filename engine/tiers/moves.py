@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.errors import BudgetError
-from engine.events import Tier, TierEventKind
+from engine.events import Executor, Tier, TierEventKind
 from engine.machine import return_freed_memory
 from engine.tiers.arrivals import Arrivals
 from engine.tiers.blocks import Block, BlockKind, slot_bytes_for
@@ -157,6 +157,7 @@ class Moves:
         self._give_memory_back()
         self._follow_passes()
         self._yield_memory()
+        self._count_landing_in()
         self._vram.leave()
         self._make_ring()
 
@@ -234,16 +235,45 @@ class Moves:
                 self._make_ring()
                 return
             less = where.budgets._replace(vram=where.plan.vram_bytes - where.plan.ring_bytes)
-            try:
-                smaller = self._replan(less, where.rules)
-            except BudgetError:
-                last = self._last_blocks(where.plan.ring_bytes)
-                if not last:
-                    raise error from None
-                smaller = self._outside(last)
+            smaller = self._smaller(less, where.plan.ring_bytes)
+            if smaller is None:
+                raise error from None
             self._go_to(smaller, where.budgets)
 
     # -- memory that is not there
+
+    def _count_landing_in(self) -> None:
+        """Have a slot in the plan for blocks from disk where some have to be read that were to stay in RAM.
+
+        Else a pass would ask for it, when no block can leave the GPU for it any more.
+        """
+        where, plan, host = self._where, self._where.plan, self._where.host.plan
+        if plan.landing or not host.streamed:
+            return
+        copied = {index for index, who in plan.prefill_executors().items() if who is Executor.STREAM}
+        if copied.isdisjoint(host.streamed):
+            return
+        needed = plan.vram_bytes + plan.slot_bytes
+        where.aim(replace(plan, landing=True, vram_bytes=needed), where.budgets)
+        there = Budgets(where.budgets.vram - self._pressure.yielded, host.ram_bytes + self._host_beside)
+        smaller = self._smaller(there, needed - there.vram) if needed > there.vram else None
+        if smaller is None:
+            return
+        try:
+            self._go_to(smaller, where.budgets)
+        except MemoryError:
+            self._note_no_memory()
+
+    def _smaller(self, budgets: Budgets, n_bytes: int) -> TierPlan | None:
+        """A plan for these budgets, or else the present one without so many bytes of blocks on the GPU.
+
+        None where there are none.
+        """
+        try:
+            return self._replan(budgets, self._where.rules)
+        except BudgetError:
+            last = self._last_blocks(n_bytes)
+            return self._outside(last) if last else None
 
     def _stay_below(self, error: DeviceMemoryError) -> None:
         """The GPU's memory is not there: as much as was to be promoted stays below."""

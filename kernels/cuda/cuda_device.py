@@ -268,7 +268,11 @@ class CudaDevice:
 
     def capture(self, run: Callable[[], None]) -> CudaGraph:
         """Record what `run` launches, without running it. Raises DeviceError, and whatever `run` raises."""
-        return CudaGraph(self._driver, self._stream.ptr, run)
+        fenced = self._fenced
+        try:
+            return CudaGraph(self._driver, self._stream.ptr, run)
+        finally:
+            self._fenced = fenced  # nothing was launched
 
     def lane(self) -> CudaLane:
         """A new lane. Raises DeviceError."""

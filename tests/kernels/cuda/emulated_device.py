@@ -229,12 +229,12 @@ class EmulatedDevice:
     def capture(self, run: Callable[[], None]) -> Graph:
         """What `run` puts on the stream, with the arguments of now; nothing runs yet, as on a GPU."""
         self._not_recorded("capture")
-        self._recording = []
+        self._recording, fenced = [], self._fenced
         try:
             run()
             return _Graph(self, tuple(self._recording))
         finally:
-            self._recording = None
+            self._recording, self._fenced = None, fenced
 
     def lane(self) -> Lane:
         return _EmulatedLane(self)

@@ -478,6 +478,23 @@ def test_reading_before_the_wait_what_an_earlier_kernel_writes(
         ).launch()
 
 
+def test_a_recording_leaves_the_fence_to_the_launch_behind_it(
+    launch: Launch, emulator: EmulatedDevice, early: Kernel
+) -> None:
+    """Also one that fails, after which its launches come one by one."""
+    x, y = emulator.zeros(64, np.float32), emulator.empty(64, np.float32)
+
+    def fails() -> None:
+        emulator.launch(early, 2, 64, x, y)
+        raise DeviceMemoryError(1, 0, None, 0)
+
+    launch(emulator, "float *x", WRITER, 1, 1, x)
+    emulator.fence()
+    with pytest.raises(DeviceMemoryError):
+        emulator.capture(fails)
+    emulator.launch(early, 2, 64, x, y)
+
+
 def test_writing_before_the_wait(emulator: EmulatedDevice, sources: dict[str, str]) -> None:
     sources["hasty.cu"] = '#include "ptx.cuh"\nKERNEL hasty(int *x) { x[0] = 1; wait_for_previous(); }\n'
     with pytest.raises(EmulationError, match=r"wrote byte 0 .* before wait_for_previous at hasty\.cu:2"):

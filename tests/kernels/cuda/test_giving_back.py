@@ -1,4 +1,4 @@
-"""What a driver refuses, on a CuPy of paper: memory that it does not take back, and that it does not lock."""
+"""What a driver refuses, on a CuPy of paper: to free memory, to lock it, and to have any for a graph."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import gc
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
+from kernels.cuda.device import Kernel
 from kernels.cuda.page_locks import PAGE, LockedRuns
+from kernels.errors import DeviceMemoryError
 
 
 class CUDARuntimeError(RuntimeError):
@@ -81,3 +84,26 @@ def test_memory_that_the_system_does_not_lock_stays_as_it_is(cuda_device: Module
     assert [part.locked for part in device._locked.cut(memory.ctypes.data + first, 2 * PAGE)] == [True, False]
     device.unlock(one)
     assert not device._registered.clear() and not device._locked.clear()
+
+
+def test_a_graph_that_is_refused_leaves_the_fence_to_the_next_launch(cuda_device: ModuleType) -> None:
+    """Else the first of its kernels might read weights that a lane is still to bring."""
+    kernel = Kernel.of("repack.cu", "repack")
+    early: list[bool] = []
+
+    def instantiate(recording: int, stream: int) -> NoReturn:
+        raise DeviceMemoryError(0, 0, None, 0)
+
+    device = cuda_device.CudaDevice.__new__(cuda_device.CudaDevice)
+    device._stream, device._may_depend, device._fenced = SimpleNamespace(ptr=7), True, False
+    device._kernels = {kernel: SimpleNamespace(launch=lambda *args, dependent: early.append(dependent))}
+    device._driver = SimpleNamespace(
+        begin_capture=lambda stream: None, end_capture=lambda stream: 3, instantiate=instantiate
+    )
+    device.fence()
+    with pytest.raises(DeviceMemoryError):
+        device.capture(lambda: device.launch(kernel, 1, 1))
+    early.clear()
+    for _ in range(2):
+        device.launch(kernel, 1, 1)
+    assert early == [False, True]
