@@ -390,7 +390,7 @@ def test_whatever_happens(
         options["vram_budget"] = Budget(resident.vram_bytes - rng.randrange(resident.weight_bytes // 3))
     with opened_on(CrowdedDevice(device, world), resident.path, **options) as model:
         driver = Driver(model, world, resident, exact=executor is ExecutorChoice.STREAM)
-        for _ in range(10):
+        for _ in range(7):
             driver.act(rng)
         driver.check_pass(rng.randint(1, LONGEST))
         if seed % 2:
