@@ -1,6 +1,6 @@
 """The kernels built for AArch64 and run under QEMU, whose processor decides which instruction set is chosen.
 
-The sources and compiler flags of the extension, but -O2, which compiles three times faster; see cpu_harness/.
+The sources and compiler flags of the extension, but -O1, which compiles six times faster; see cpu_harness/.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [
         COMPILER,
         *extension["extra-compile-args"],
-        "-O2",
+        "-O1",
         "-static",
         "-Ikernels/cpu",
         *sources,
