@@ -44,6 +44,8 @@ class Spare(Generic[M]):
             self._there = None
             self._join()
             return
+        if self._where.plan.spare is None:
+            return
         for run in runs:
             # Who is longer than steps, and short all the same, takes it from the staging ring.
             for block in run.blocks if run.executor is Executor.GPU else ():

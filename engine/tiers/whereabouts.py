@@ -137,8 +137,8 @@ class Whereabouts:
 
     def is_spare(self, block: Block) -> bool:
         """Whether decode steps find a copy of a block where long passes compute."""
-        outside = block.index not in self.in_vram and not self.is_read(block)
-        return block.index == self.plan.spare and outside
+        index = block.index
+        return index == self.plan.spare and index not in self.in_vram and not self.is_read(block)
 
     def executor(self, block: Block, prefill: bool) -> Executor:
         """Who computes a layer block now."""
@@ -151,8 +151,8 @@ class Whereabouts:
             return Executor.GPU
         if prefill or block.kind is BlockKind.ATTENTION:
             return Executor.STREAM
-        copied = self.plan.not_of_processor | self.copied
-        return Executor.STREAM if index in copied else Executor.CPU
+        copied = index in self.plan.not_of_processor or index in self.copied
+        return Executor.STREAM if copied else Executor.CPU
 
     def route(self, n_tokens: int, skip: SkipSet = NOTHING) -> tuple[Run, ...]:
         """The way of a pass of so many tokens through the layer blocks but `skip`, as they lie now."""

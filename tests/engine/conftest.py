@@ -74,3 +74,12 @@ def engine() -> Iterator[Engine]:
     yield engine
     engine.close()
     assert engine.snapshot.state is EngineState.CLOSED
+
+
+@pytest.fixture(scope="module")
+def small_buffers() -> Iterator[None]:
+    """Buffers of the link that a tiny block does not fit: it crosses in several copies, and budgets bind."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("cuda_plan", "cuda_model"):
+            patch.setattr(f"engine.backends.{module}.BUFFER_BYTES", 16 << 10)
+        yield

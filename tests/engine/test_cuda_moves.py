@@ -44,6 +44,7 @@ from tests.kernels.cuda.emulated_device import EmulatedDevice
 from tests.tiny_gguf import write_tiny_model
 
 LONGEST, CHUNK = 20, 32
+pytestmark = pytest.mark.usefixtures("small_buffers")
 IDS = [int(i) for i in np.random.default_rng(5).integers(3, 320, LONGEST + 1)]
 GO_ON = CancelToken()
 FAST = 4e-2
@@ -177,15 +178,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": {"quant_type": QuantType.Q4_K, "layers": 3},
     "gemma3": {"architecture": "gemma3", "quant_type": QuantType.Q8_0, "layers": 3, "tied": True},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_buffers() -> Iterator[None]:
-    """Buffers of the link that are smaller than the model: a budget below what all takes has to bind."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("cuda_plan", "cuda_model"):
-            patch.setattr(f"engine.backends.{module}.BUFFER_BYTES", 16 << 10)
-        yield
 
 
 @pytest.fixture(scope="module", params=MODELS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,25 +34,16 @@ from engine.tiers.wishes import parse_place
 from kernels.quant_types import QuantType
 from tests.engine import test_cuda_moves
 from tests.engine.cuda_models import opened_on
-from tests.engine.test_cuda_moves import EVEN, Driver, Resident, StoppedAfter, Watch, World, pass_of
+from tests.engine.test_cuda_moves import EVEN, Driver, Late, Resident, StoppedAfter, Watch, World, pass_of
 from tests.kernels.cuda import emulated_device
 from tests.kernels.cuda.emulated_device import EmulatedDevice
 from tests.tiny_gguf import write_tiny_model
 
+pytestmark = pytest.mark.usefixtures("small_buffers")
 IDS = [int(i) for i in np.random.default_rng(7).integers(3, 320, 48)]
 GO_ON = CancelToken()
 CHUNK = 16
 N_LAYERS = 5
-Late = Literal["lanes", "main"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_buffers() -> Iterator[None]:
-    """Buffers of the link that a tiny block does not fit, so that it crosses in several copies."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("cuda_plan", "cuda_model"):
-            patch.setattr(f"engine.backends.{module}.BUFFER_BYTES", 16 << 10)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,10 @@ class World:
         self.host = self
         self.in_ram = {A.index, B.index}
 
+    @property
+    def plan(self) -> Any:
+        return SimpleNamespace(spare=None if self.spare is None else self.spare.index)
+
     def is_spare(self, block: Block) -> bool:
         return block is self.spare
 
