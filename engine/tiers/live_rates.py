@@ -76,7 +76,7 @@ class LiveRates:
                 # faster than it was as long as copies can have become less of a burden.
                 least = self._link.cpu_beside_h2d
                 no_faster = min(max(processor, 1.0), processor * faster)
-                kept = max(least, kept * faster) if faster < 1 else min(1.0, beside / no_faster)
+                kept = max(least, kept * faster if faster < 1 else min(1.0, beside / no_faster))
             processor = _within(beside / kept, _MOST)
         if promised.copy_rate is not None and took.copy_rate is not None:
             most = _MOST if self._link_limit is None else min(_MOST, self._link_limit / self._link.h2d)
