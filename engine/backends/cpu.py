@@ -58,7 +58,7 @@ class CpuBackend:
         self.name = f"cpu {chosen}"
         choice = "the best instruction set of this processor" if chosen == best else "the one asked for"
         self.reason = f"{choice}; {no_gpu}" if no_gpu else choice
-        self._put_new()
+        self._follow()
 
     def new_kv(self, max_context: int) -> HostKV:
         """Reserve a cache for this many positions."""
@@ -81,7 +81,7 @@ class CpuBackend:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         if first == 0:
             self.tiers.before_pass()
-        self._put_new()
+        self._follow()
         at = self._blocks.positions(start_pos, len(x))
         for start, end, streamed in self.tiers.runs(2 * first, 2 * last, skip):
             if streamed is not None:
@@ -116,6 +116,6 @@ class CpuBackend:
         self.__dict__.pop("_blocks", None)
         self.tiers.close()
 
-    def _put_new(self) -> None:
-        for block, matrices in self.tiers.take_new():
+    def _follow(self) -> None:
+        for block, matrices in self.tiers.take_changes():
             self._blocks.put(block, matrices)

@@ -76,10 +76,11 @@ class HostBlocks:
             instruction_set=self.instruction_set,
         )
 
-    def put(self, block: Block, matrices: list[Bytes]) -> None:
-        """Say where a layer block's matrices lie from now on."""
+    def put(self, block: Block, matrices: list[Bytes] | None) -> None:
+        """Say where a layer block's matrices lie from now on; None is nowhere."""
         assert block.layer is not None, "the head is passed with each call"
-        for piece, data in zip(block.pieces, matrices, strict=True):
+        nowhere = [None] * len(block.pieces)
+        for piece, data in zip(block.pieces, matrices or nowhere, strict=True):
             self._model.place(block.layer, cpu.LAYER_TENSORS.index(piece.tensor.split(".")[2]), data)
 
     def positions(self, start_pos: int, n_tokens: int) -> Positions:

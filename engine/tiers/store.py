@@ -73,8 +73,8 @@ class TieredWeights:
         self._residents = Residents(files, self.blocks, self._locks)
         self._arriving: tuple[int, float] | None = None
         """Index of the block that is being read into memory to stay, and how much of it is there."""
-        self._new: list[Block] = []
-        """Blocks that came into memory since `take_new`."""
+        self._changed: dict[int, Block] = {}
+        """Blocks that came into memory, or left it, since `take_changes`."""
         self._passes = 0
         self._set_plan(chosen or self._plans.make(budget))
         self.ring = Ring(files, self.blocks, self._locks, self.plan)
@@ -120,13 +120,15 @@ class TieredWeights:
         if deficit:
             self._shrink(deficit)
 
-    def take_new(self) -> Iterator[tuple[Block, list[Bytes]]]:
-        """Layer blocks that came into memory since the last call, and their matrices."""
-        new, self._new = self._new, []
-        for block in new:
-            matrices = self.resident(block)
-            if matrices is not None and block.layer is not None:
-                yield block, matrices
+    def take_changes(self) -> Iterator[tuple[Block, list[Bytes] | None]]:
+        """Layer blocks that came into memory since the last call, and their matrices; or left it, and None.
+
+        Who keeps the matrices of a block that has left keeps the addresses of all that was reserved with it.
+        """
+        changed, self._changed = self._changed, {}
+        for block in changed.values():
+            if block.layer is not None:
+                yield block, self.resident(block)
 
     def runs(self, first: int, last: int, skip: SkipSet = NOTHING) -> Iterator[tuple[int, int, Block | None]]:
         """Cut layer blocks first..last-1, those in `skip` left out, into runs.
@@ -390,6 +392,7 @@ class TieredWeights:
         gone = self._residents.indices - new.resident
         for index in gone:
             self._residents.evict(index)
+            self._changed[index] = self.blocks[index]
         for index in withdrawn:
             self._residents.withdraw(index)
         self._set_plan(new)
@@ -420,7 +423,7 @@ class TieredWeights:
 
     def _show_new(self, block: Block) -> None:
         """Note that a block is here."""
-        self._new.append(block)
+        self._changed[block.index] = block
         places = list(self._places)
         places[block.index] = self._place_of(block)
         self._places = tuple(places)

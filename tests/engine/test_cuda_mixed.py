@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,6 +255,25 @@ def test_blocks_move_while_passes_run(device: Device, write: Write, resident: np
             assert np.array_equal(prompt_logits(model), resident[:16])
         assert tiers.where.whole
         assert np.array_equal(all_logits(model), resident)
+
+
+def test_memory_that_all_blocks_have_left_is_let_go(device: Device, write: Write) -> None:
+    """Its addresses too: pages that parts of the head share are given back with them alone."""
+    rules = parse_place("blk.0-2.ffn=ram")
+    with opened_on(device, write("llama"), place=rules, executor=ExecutorChoice.CPU) as model:
+        tiers = tiers_of(model)
+        all_logits(model)
+        left = tiers.where.host.resident(tiers.where.blocks[2])
+        assert left is not None
+        assert isinstance(left[0].base, np.ndarray)
+        region = weakref.ref(left[0].base)
+        del left
+        tiers.change(tiers.where.budgets, parse_place("blk.3.ffn=ram"))
+        tiers.settle(GO_ON)
+        assert region() is not None  # who computes has not heard of it
+        all_logits(model)
+        gc.collect()
+        assert region() is None
 
 
 def test_only_the_runs_of_the_present_arrangement_are_graphs(device: Device, write: Write) -> None:

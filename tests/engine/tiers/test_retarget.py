@@ -271,8 +271,18 @@ def test_memory_that_cannot_be_had_leaves_what_is_there(path: Path, monkeypatch:
 def test_blocks_that_arrive_are_new_to_the_backend(path: Path) -> None:
     with hosting(path) as host:
         host.bring(host.tiers.retarget(NONE))
-        new = [block.index for block, _ in host.tiers.take_new()]
-        assert new == [block.index for block in host.blocks if block.layer is not None]
+        changes = list(host.tiers.take_changes())
+        assert [block.index for block, _ in changes] == [b.index for b in host.blocks if b.layer is not None]
+        assert all(matrices is not None for _, matrices in changes)
+        assert not list(host.tiers.take_changes())
+
+
+def test_the_backend_hears_of_blocks_that_leave(path: Path) -> None:
+    with hosting(path) as host:
+        host.bring(host.tiers.retarget(NONE))
+        list(host.tiers.take_changes())
+        host.tiers.retarget(frozenset({3}))
+        assert [(block.index, matrices) for block, matrices in host.tiers.take_changes()] == [(3, None)]
 
 
 def test_who_copies_is_told_before_memory_is_given_up(path: Path) -> None:
