@@ -56,12 +56,12 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three processes also on two cores: many tests wait for clocks and terminals. Modules stay together as long as
+# Four processes also on two cores: many tests wait for clocks and terminals. Modules stay together as long as
 # they can, for what their tests share. Byte code is kept: many tests start Python again.
 pytest: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal
 
-# What Python makes of the tests, before three processes make the same of them at once.
+# What Python makes of the tests, before four processes make the same of them at once.
 bytecode: $(VENV)/.dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq > /dev/null
 

@@ -189,16 +189,24 @@ class Loader:
     # -- the readers
 
     def _read_runs(self) -> None:
-        while (taken := self._wait_for_run()) is not None:
-            run, slot = taken
-            memory = run.into if slot is None else self._slots[slot][: run.n_bytes]
-            assert memory is not None
-            error = None
-            try:
-                self._files.fill(run.block.pieces[run.piece].part, run.offset, memory.data)
-            except Exception as caught:  # noqa: BLE001  handed out with the rows, whatever it is
-                error = caught
-            self._hand_out(run, slot, error)
+        while self._read_next():  # one that waits refers to no memory
+            pass
+
+    def _read_next(self) -> bool:
+        """Wait for a run and read it; False when the loader is closed."""
+        taken = self._wait_for_run()
+        if taken is None:
+            return False
+        run, slot = taken
+        memory = run.into if slot is None else self._slots[slot][: run.n_bytes]
+        assert memory is not None
+        error = None
+        try:
+            self._files.fill(run.block.pieces[run.piece].part, run.offset, memory.data)
+        except Exception as caught:  # noqa: BLE001  handed out with the rows, whatever it is
+            error = caught
+        self._hand_out(run, slot, error)
+        return True
 
     def _wait_for_run(self) -> tuple[_Run, int | None] | None:
         """Wait for something to read; None when the loader is closed."""
