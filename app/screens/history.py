@@ -30,6 +30,8 @@ from app.widgets.option_list import SteadyOptionList
 
 _DEBOUNCE_S: Final = 0.12
 """A pause in typing after which the search begins."""
+_SAVING_S: Final = 1.0
+"""How long a search waits for what is still being saved; on a full disk it never is."""
 _LIMIT: Final = 200
 """Results listed; who wants others types another word."""
 _PREVIEW: Final = 4000
@@ -188,7 +190,7 @@ class HistoryScreen(Dialog[tuple[int, int] | None]):
             return
         hit = self._deleted.pop()
         self._store.delete_conversation(hit.conversation_id, deleted=False)
-        await in_thread(lambda: self._store.flush(1.0))
+        await in_thread(lambda: self._store.flush(_SAVING_S))
         self._say(_("back again: {title}").format(title=hit.title), "✓ ")
         self._look()
 
@@ -219,6 +221,7 @@ class HistoryScreen(Dialog[tuple[int, int] | None]):
         since = int((time.time() - self._when * 86_400) * 1000) if self._when else 0
 
         def search() -> list[SearchHit]:
+            self._store.flush(_SAVING_S)  # what has just been said is to be among it
             if not words.strip():
                 return self._store.recent(role=role, model=model, since_ms=since, limit=_LIMIT)
             return self._store.search(

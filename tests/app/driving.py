@@ -102,5 +102,6 @@ async def running(
     try:
         async with app.run_test(size=size) as pilot:
             yield Driver(pilot)
+            app.workers.cancel_all()  # as a real run does at its end, before the widgets go
     finally:
         app.shut_down()

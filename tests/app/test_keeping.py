@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.widgets import Input
@@ -132,6 +134,23 @@ async def test_a_conversation_deleted_in_the_history_comes_back_by_undo(home: Pa
         await command(driver, "/undo")
         await driver.until(lambda: texts(driver), "it is back")
         assert len(listed(driver)) == 1
+
+
+async def test_the_history_waits_for_what_is_still_being_saved(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = Store._execute
+
+    def slowly(store: Store, *arguments: Any) -> None:
+        time.sleep(0.5)
+        execute(store, *arguments)
+
+    async with running() as driver:
+        await driver.ready()
+        monkeypatch.setattr(Store, "_execute", slowly)
+        await talked(driver, "alpha")
+        await driver.pilot.press("ctrl+f")
+        await driver.until(lambda: "1 conversations" in driver.screen_text(), "it is listed there")
 
 
 async def test_the_draft_of_a_deleted_conversation_opens_no_other_with_its_place(home: Path) -> None:
