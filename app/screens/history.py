@@ -31,7 +31,7 @@ from app.widgets.option_list import SteadyOptionList
 _DEBOUNCE_S: Final = 0.12
 """A pause in typing after which the search begins."""
 _SAVING_S: Final = 1.0
-"""How long a search waits for what is still being saved; on a full disk it never is."""
+"""How long to wait for what is still being saved; on a full disk it never is."""
 _LIMIT: Final = 200
 """Results listed; who wants others types another word."""
 _PREVIEW: Final = 4000
@@ -113,8 +113,8 @@ class HistoryScreen(Dialog[tuple[int, int] | None]):
             yield Static(Content(_keys()), id="history-keys")
 
     def on_mount(self) -> None:
-        """Show the newest conversations, or what the first words find."""
-        self._look()
+        """Show the newest conversations, or what the first words find; what was just said is among it."""
+        self._look(saving_s=_SAVING_S)
 
     @property
     def _results(self) -> OptionList:
@@ -211,17 +211,17 @@ class HistoryScreen(Dialog[tuple[int, int] | None]):
         self._say("")
         self._look(_DEBOUNCE_S)
 
-    def _look(self, pause: float = 0.0) -> None:
+    def _look(self, pause: float = 0.0, saving_s: float = 0.0) -> None:
         # Exclusive: of two searches the first is given up, so its results cannot come later.
-        self.run_worker(self._search(pause), exclusive=True, group="look")
+        self.run_worker(self._search(pause, saving_s), exclusive=True, group="look")
 
-    async def _search(self, pause: float) -> None:
+    async def _search(self, pause: float, saving_s: float) -> None:
         await asyncio.sleep(pause)
         words, role, model = self._words, self._role, self._model
         since = int((time.time() - self._when * 86_400) * 1000) if self._when else 0
 
         def search() -> list[SearchHit]:
-            self._store.flush(_SAVING_S)  # what has just been said is to be among it
+            self._store.flush(saving_s)
             if not words.strip():
                 return self._store.recent(role=role, model=model, since_ms=since, limit=_LIMIT)
             return self._store.search(

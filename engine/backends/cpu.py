@@ -58,7 +58,7 @@ class CpuBackend:
         self.name = f"cpu {chosen}"
         choice = "the best instruction set of this processor" if chosen == best else "the one asked for"
         self.reason = f"{choice}; {no_gpu}" if no_gpu else choice
-        self._follow()
+        self._blocks.follow(self.tiers.take_changes())
 
     def new_kv(self, max_context: int) -> HostKV:
         """Reserve a cache for this many positions."""
@@ -81,7 +81,7 @@ class CpuBackend:
         """Run layers first..last-1 over x [T, D] in place; see `Backend.layers`."""
         if first == 0:
             self.tiers.before_pass()
-        self._follow()
+        self._blocks.follow(self.tiers.take_changes())
         at = self._blocks.positions(start_pos, len(x))
         for start, end, streamed in self.tiers.runs(2 * first, 2 * last, skip):
             if streamed is not None:
@@ -115,7 +115,3 @@ class CpuBackend:
         """Stop the threads and let go of the weights; the backend cannot be used afterwards."""
         self.__dict__.pop("_blocks", None)
         self.tiers.close()
-
-    def _follow(self) -> None:
-        for block, matrices in self.tiers.take_changes():
-            self._blocks.put(block, matrices)

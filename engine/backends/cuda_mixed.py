@@ -273,7 +273,7 @@ class MixedPasses:
             self._multiply(waiting, this)
             waiting = []
             matrices = self._host.acquire(block, this.cancel)
-            self._follow()  # it may have left the memory where it stayed
+            self._processor.follow(self._host.take_changes())  # it may have left the memory where it stayed
             self._processor.put(block, matrices)
             try:
                 self._multiply([block], this)
@@ -284,7 +284,7 @@ class MixedPasses:
     def _multiply(self, blocks: Sequence[Block], this: _Pass) -> None:
         if not blocks:
             return
-        self._follow()
+        self._processor.follow(self._host.take_changes())
         first = number_of(blocks[0])
         assert this.kv.host is not None, "it came from `with_host`"
         copies = self._beside.submit(self._copy_on) if self._tiers.can_copy else None
@@ -295,10 +295,6 @@ class MixedPasses:
             self._products_s += perf_counter() - began
             if copies is not None:
                 copies.result()
-
-    def _follow(self) -> None:
-        for block, matrices in self._host.take_changes():
-            self._processor.put(block, matrices)
 
     def _copy_on(self) -> None:
         """In the other thread. It enters the GPU here: what fails as its thread begins no pool tells."""

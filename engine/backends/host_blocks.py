@@ -7,6 +7,7 @@ by that of a GPU for the blocks that the processor computes. The arithmetic and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,11 @@ class HostBlocks:
         nowhere = [None] * len(block.pieces)
         for piece, data in zip(block.pieces, matrices or nowhere, strict=True):
             self._model.place(block.layer, cpu.LAYER_TENSORS.index(piece.tensor.split(".")[2]), data)
+
+    def follow(self, changes: Iterable[tuple[Block, list[Bytes] | None]]) -> None:
+        """Say so of all blocks that have changed place."""
+        for block, matrices in changes:
+            self.put(block, matrices)
 
     def positions(self, start_pos: int, n_tokens: int) -> Positions:
         """What the rows of a pass need to know of where they are."""
